@@ -104,7 +104,7 @@ def names_of(log: walkit.WriteAheadLog) -> set[str]:
 
 
 def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
-    """F-18.4: claim, advance, release: a trim and a drain stop below the oldest claim; preview and report say why."""
+    """F-18.4: claim, advance, release: a trim and a drain stop below the oldest claim; preview and report name it."""
     low = walkit.claim(place_of(log), "low", 5)
     high = walkit.claim(place_of(log), "high", 50)
     report = log.trim(70)
@@ -198,7 +198,7 @@ def test_a_claim_is_honoured_or_a_gap_at_once(log: walkit.WriteAheadLog) -> None
     assert log.trim(70) == 20
 
 
-def test_a_claim_is_of_the_log_and_outlives_openings(log: walkit.WriteAheadLog) -> None:
+def test_a_claim_outlives_openings(log: walkit.WriteAheadLog) -> None:
     """Claim, close the log, open it again: the claim still counts; a copy of the object's words says the same."""
     storage = place_of(log)
     with walkit.claim(storage, "c", 12, lease_s=60.0) as claim:
@@ -216,7 +216,7 @@ def test_a_claim_is_of_the_log_and_outlives_openings(log: walkit.WriteAheadLog) 
 
 
 def test_a_block_that_fails_leaves_the_claim(log: walkit.WriteAheadLog) -> None:
-    """Raise within the block of a claim: its file stands, so that the consumer can begin again with its owner id."""
+    """Raise within the block of a claim: its file stays, and the consumer can start again with its owner id."""
     claim = walkit.claim(place_of(log), "c", 12)
 
     def work() -> None:
@@ -234,8 +234,8 @@ def test_a_block_that_fails_leaves_the_claim(log: walkit.WriteAheadLog) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "c.new", "ü", "x" * 65, None, 3])
-def test_names_that_are_none(log: walkit.WriteAheadLog, name: Any) -> None:
-    """Claim by a name that is no file's, or too long: refused, nothing is written."""
+def test_invalid_names(log: walkit.WriteAheadLog, name: Any) -> None:
+    """Claim by an invalid name, or one too long: refused, nothing is written."""
     before = place_of(log).names()
     with pytest.raises(OptionsError, match="name"):
         walkit.claim(place_of(log), name, 1)
@@ -270,8 +270,8 @@ def test_what_no_claim_has(log: walkit.WriteAheadLog, wrong: Any) -> None:
     assert log.claims() == []
 
 
-def test_a_place_that_is_no_log_gets_no_lock_file() -> None:
-    """Claim and drop where there is no log: LogNotFoundError, and the place is as it was."""
+def test_a_place_without_a_log_gets_no_lock_file() -> None:
+    """Claim and drop without a log: LogNotFoundError, and the place is as it was."""
     storage = CrashingStorage()
     with pytest.raises(LogNotFoundError):
         walkit.claim(storage, "c")
@@ -279,7 +279,7 @@ def test_a_place_that_is_no_log_gets_no_lock_file() -> None:
 
 
 def test_a_claim_never_moves_back(log: walkit.WriteAheadLog) -> None:
-    """Advance below where it stands, beyond the end, to no number, or after its release: refused, nothing moves."""
+    """Advance below its position, beyond the end, to no number, or after its release: refused, nothing moves."""
     claim = walkit.claim(place_of(log), "c", 30)
     for wrong in (29, 0, -1, 82, 1 << 70, "31", None, True):
         with pytest.raises(OptionsError):
@@ -294,7 +294,7 @@ def test_a_claim_never_moves_back(log: walkit.WriteAheadLog) -> None:
 
 
 def test_the_65th_claim_is_refused(log: walkit.WriteAheadLog) -> None:
-    """F-18.9: take 64 claims: one more is refused; with room, and where a lease is over, it is taken."""
+    """F-18.9: take 64 claims: one more is refused; with room, or once a lease is over, it is taken."""
     claims = [walkit.claim(place_of(log), f"c{n}", 10) for n in range(CLAIMS_MAX)]
     with pytest.raises(ClaimError) as full:
         walkit.claim(place_of(log), "more", 10)
@@ -331,7 +331,7 @@ def test_a_name_of_another_owner_is_left_to_it(log: walkit.WriteAheadLog) -> Non
 
 
 def test_a_claim_that_somebody_dropped(log: walkit.WriteAheadLog) -> None:
-    """Drop a claim by its name: the log is trimmed, its consumer gets an error, and can take it anew."""
+    """Drop a claim by its name: the log is trimmed, its consumer gets an error, and can take it again."""
     claim = walkit.claim(place_of(log), "c", 20)
     assert log.drop_claim("c") and not log.drop_claim("c")
     with pytest.raises(ClaimError) as dropped:
@@ -347,7 +347,7 @@ def test_a_claim_that_somebody_dropped(log: walkit.WriteAheadLog) -> None:
 
 
 def test_a_lease_that_is_over(log: walkit.WriteAheadLog) -> None:
-    """F-18.5: write a claim whose lease is over: it keeps nothing, the trim says so by an event and removes it."""
+    """F-18.5: write a claim whose lease is over: it keeps nothing, the trim removes it with an event."""
     seen = heard(log)
     put_claim(log, "old", first_lsn=10, lease_us=1)
     assert log.claims()[0].state == "expired"
@@ -443,7 +443,7 @@ def test_how_a_claim_stands_is_pure(log: walkit.WriteAheadLog) -> None:
 
 
 def test_a_damaged_claim_keeps_everything(log: walkit.WriteAheadLog) -> None:
-    """F-18.6: damage a claim: nothing is trimmed, an event says why, once; its owner's renewal mends it."""
+    """F-18.6: damage a claim: nothing is trimmed, an event gives the reason, once; its owner's renewal repairs it."""
     seen = heard(log)
     claim = walkit.claim(place_of(log), "c", 50)
     file = place_of(log).open("claim-c", "write")
@@ -460,7 +460,7 @@ def test_a_damaged_claim_keeps_everything(log: walkit.WriteAheadLog) -> None:
 
 
 def test_a_damaged_claim_can_be_taken_and_dropped(log: walkit.WriteAheadLog) -> None:
-    """Damage a claim whose consumer forgot all: it may take it anew, where records are; anybody may drop it."""
+    """Damage a claim whose consumer forgot all: it may take it again, at existing records; anyone may drop it."""
     spoil(log)
     seen: list[str] = []
     assert walkit.claim(place_of(log), "c", 40, events=lambda name, _: seen.append(name)).first_lsn == 40
@@ -470,7 +470,7 @@ def test_a_damaged_claim_can_be_taken_and_dropped(log: walkit.WriteAheadLog) -> 
 
 
 def test_a_damaged_claim_is_over_after_the_longest_lease() -> None:
-    """F-18.6: look at a damaged claim for thirty days by the writer's own clock: then it counts no more, and goes."""
+    """F-18.6: look at a damaged claim for thirty days by the writer's own clock: then it no longer counts, and goes."""
     with memory_log() as log:
         fill(log, 8)
         spoil(log)
@@ -511,7 +511,7 @@ def test_a_claim_that_cannot_be_opened_keeps_everything() -> None:
 
 
 def test_what_a_dead_consumer_left_half_written(log: walkit.WriteAheadLog) -> None:
-    """Leave the file of a claim half written: it is no claim, and the next one that is written removes it."""
+    """Leave the file of a claim half written: it does not count, and the next one that is written removes it."""
     place_of(log).open("claim-dead.new", "create").write(0, [b"half"])
     assert log.trim(20) == 20 and log.claims() == []
     walkit.claim(place_of(log), "c", 30)
@@ -598,8 +598,8 @@ def test_a_claim_on_records_that_were_cut(reopened: bool) -> None:
     assert (good.epoch_id, good.first_lsn) == (again.epoch_id, again.first_lsn)
 
 
-def test_a_manifest_that_was_made_anew(log: walkit.WriteAheadLog) -> None:
-    """Trim up to a claim, lose the manifest, repair: what was trimmed has no epoch any more, and the claim stands."""
+def test_a_claim_after_a_rebuilt_manifest(log: walkit.WriteAheadLog) -> None:
+    """Trim up to a claim, lose the manifest, repair: trimmed records have no epoch now, and the claim remains."""
     claim = walkit.claim(place_of(log), "c", 33)
     assert log.trim(70) == 32
     log.close()
@@ -628,8 +628,8 @@ def test_a_claim_of_another_log(log: walkit.WriteAheadLog) -> None:
     assert walkit.claim(place_of(log), "c", 30).first_lsn == 30
 
 
-def test_a_claim_up_to_what_a_dead_writer_left() -> None:
-    """Claim after the last record of a log whose writer was killed: its durable slot, or a scan, says where it ends."""
+def test_a_claim_at_the_end_of_a_dead_writer() -> None:
+    """Claim after the last record of a log whose writer was killed: its durable slot, or a scan, has its end."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     log.append_many([b"x"] * 30)
@@ -680,7 +680,7 @@ def test_retention_in_the_background_does_not_wait_for_a_consumer() -> None:
 
 
 def test_a_writing_that_failed_and_landed() -> None:
-    """Fail the last step of an advance, and trim up to what is stored: renewing continues there, and misses nothing."""
+    """Fail the last step of an advance, and trim up to the stored LSN: renewing continues there, and misses nothing."""
     storage, log = faulty_log()
     with log:
         fill(log, 40)
@@ -709,7 +709,7 @@ def test_claims_are_shown_beside_holds(log: walkit.WriteAheadLog) -> None:
         assert reader.inventory().claims == inventory.claims == tuple(reader.claims())
 
 
-def test_checks_tell_of_claims_and_change_none(log: walkit.WriteAheadLog) -> None:
+def test_checks_name_claims_and_change_none(log: walkit.WriteAheadLog) -> None:
     """Verify and repair a log with a live, a damaged and a half-written claim: notes, no problem, no file changed."""
     walkit.claim(place_of(log), "c", 30)
     spoil(log, "d")

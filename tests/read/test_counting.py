@@ -22,7 +22,7 @@ def append(log: walkit.WriteAheadLog, count: int) -> None:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_a_count_is_what_a_reader_reads(tmp_path: Path, compacted: bool) -> None:
+def test_a_count_equals_a_readers_records(tmp_path: Path, compacted: bool) -> None:
     """Count between bounds within frames and segments, before and after compaction: as many as a reader yields."""
     with walkit.Store.open(tmp_path / "log", options=OPTIONS) as store:
         append(store.log, 2000)

@@ -1,4 +1,4 @@
-"""Cursors: saved progress. What is missing or damaged begins anew, what does not fit is refused, nothing is skipped."""
+"""Cursors: saved progress. A missing or damaged one starts again, a wrong one is refused, nothing is skipped."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def stored(storage: Any, name: str = FILE) -> bytes:
 
 
 def put(storage: Any, data: bytes, name: str = FILE) -> None:
-    """Put these bytes in place of a cursor's file."""
+    """Replace a cursor's file by these bytes."""
     if name in storage.names():
         storage.remove(name)
     storage.open(name, "create").write(0, [data])
@@ -83,7 +83,7 @@ def test_a_cursor_holds_nothing_back() -> None:
 
 
 def test_where_a_new_consumer_begins() -> None:
-    """Give start_lsn: a missing cursor stands there, durably; one that is there stays; what cannot be is refused."""
+    """Give start_lsn: a missing cursor starts there, durably; an existing one stays; impossible LSNs are refused."""
     storage = CrashingStorage()
     with ten(storage) as log:
         assert log.cursor("c", start_lsn=11).lsn == 10
@@ -97,8 +97,8 @@ def test_where_a_new_consumer_begins() -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "c.new", "ü", "x" * 65, None, 3])
-def test_names_that_are_none(name: Any) -> None:
-    """Ask for a cursor by a name that is no file's, or too long: refused, nothing is written."""
+def test_invalid_names(name: Any) -> None:
+    """Ask for a cursor by an invalid name, or one too long: refused, nothing is written."""
     with memory_log() as log:
         with pytest.raises(ValueError, match="name"):
             log.cursor(name)
@@ -106,7 +106,7 @@ def test_names_that_are_none(name: Any) -> None:
 
 
 def test_a_cursor_never_moves_back_or_beyond_the_log() -> None:
-    """Advance below where it stands, beyond the end, or to no number: refused, and the file is as it was."""
+    """Advance below its position, beyond the end, or to no number: refused, and the file is as it was."""
     storage = CrashingStorage()
     with ten(storage) as log:
         cursor = log.cursor("c")
@@ -142,7 +142,7 @@ def test_any_record_of_a_frame_is_a_place_to_stand() -> None:
     ],
     ids=["empty", "short", "long", "zeros", "flipped"],
 )
-def test_a_damaged_cursor_begins_again_and_says_so(damage: Any, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_cursor_starts_again_with_an_event(damage: Any, caplog: pytest.LogCaptureFixture) -> None:
     """F-17.3: damage a cursor: all is seen again, with a fault and an event, whatever start is given."""
     storage = CrashingStorage()
     with ten(storage) as log:
@@ -226,7 +226,7 @@ def test_a_number_that_was_given_again_is_told_from_the_first() -> None:
 
 
 def test_two_consumers_of_one_name_are_told() -> None:
-    """Advance, and drop, behind a cursor's back: its next step is refused; one that is opened anew goes on."""
+    """Advance, and drop, without a cursor's knowledge: its next step is refused; one that is opened again continues."""
     with ten() as log:
         one, two = log.cursor("c"), log.cursor("c")
         one.advance(3)
@@ -240,7 +240,7 @@ def test_two_consumers_of_one_name_are_told() -> None:
 
 
 @pytest.mark.parametrize("durability", ["interval", "none"])
-def test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves(durability: Any) -> None:
+def test_a_cursor_is_never_ahead_after_a_power_cut(durability: Any) -> None:
     """F-17.2: advance over records that are not durable yet: they are then; the power cut keeps both."""
     storage = CrashingStorage()
     with ten(storage, durability=durability, interval_ms=60_000 if durability == "interval" else None) as log:
@@ -328,7 +328,7 @@ def test_what_compaction_dropped_is_a_gap_and_no_skip() -> None:
 
 
 def test_a_cursor_moves_in_a_process_of_its_own(tmp_path: Any) -> None:
-    """Write here and consume in another process: what it saved is what is found here."""
+    """Write here and consume in another process: its saved LSN is found here."""
     with walkit.open(tmp_path / "log", options=tiny()) as log:
         log.append_many([b"%d" % i for i in range(10)])
         done = run_python(
@@ -348,7 +348,7 @@ def test_a_cursor_moves_in_a_process_of_its_own(tmp_path: Any) -> None:
 
 
 class Effects:
-    """A consumer's own place: a list of what it did that a crash keeps, and in it an LSN where it is kept with it."""
+    """A consumer's own place: a list of what it did that a crash keeps, with an LSN if it is kept there."""
 
     def __init__(self) -> None:
         self.done: list[int] = []
@@ -393,8 +393,8 @@ def test_at_least_once_and_exactly_once(moment: str, exactly: bool) -> None:
     assert twice == 0 if exactly else twice > 0
 
 
-def test_a_cursor_at_the_edge_of_a_log_whose_manifest_was_made_anew() -> None:
-    """Trim up to a cursor, lose the manifest, repair: the epoch of what it did is forgotten, and it stands."""
+def test_a_cursor_at_the_edge_of_a_log_with_a_rebuilt_manifest() -> None:
+    """Trim up to a cursor, lose the manifest, repair: the epoch of its work is forgotten, and it remains."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:
         log.append_many([bytes(7000)] * 80)

@@ -8,7 +8,7 @@ from tests.support.stores import memory_store
 from walkit.models import CrashingStorage
 
 
-def test_an_inventory_is_what_the_log_and_its_files_say() -> None:
+def test_an_inventory_agrees_with_the_log_and_its_files() -> None:
     """Trim, hold and save progress: segments, bytes, marks, claims, cursors are the log's; a reader sees them too."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny()) as log:

@@ -14,7 +14,7 @@ import walkit
 
 RECORDS = 16_000_000
 MEMORY_MAX = 300 << 20
-"""What reading may take beside the imports. The columns of all these records would take some 500 MB."""
+"""Limit for reading beside the imports. The columns of all these records would take some 500 MB."""
 
 CHILD = """
 import json, os, pathlib, sys

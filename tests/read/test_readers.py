@@ -71,7 +71,7 @@ def test_the_writer_moves_on_between_manifest_and_mark(
     log.close()
 
 
-def test_a_writer_that_begins_in_the_midst_of_reading_is_not_damage(
+def test_a_writer_that_begins_during_reading_is_not_damage(
     storage: CrashingStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open, append and rotate after a reader found no writer: it looks again instead of calling the log corrupt."""
@@ -143,7 +143,7 @@ def test_a_trim_before_any_opening_of_a_file_is_read_past(how: str, tmp_path: Pa
 
 
 def test_a_reader_pausing_over_a_trim_has_a_gap_or_all(storage: CrashingStorage) -> None:
-    """Trim while a reader is in the midst of a long log: it gets all it was promised, or a GapError; never a part."""
+    """Trim while a reader is inside a long log: it gets all it was promised, or a GapError; never a part."""
     with (
         walkit.open(storage=storage, options=tiny()) as log,
         walkit.open(storage=storage, mode="r") as reader,
@@ -180,7 +180,7 @@ def test_following_from_outside(storage: CrashingStorage) -> None:
 
 
 def test_a_closed_reader_refuses_and_a_missing_log_is_named(storage: CrashingStorage) -> None:
-    """Use a reader after close, and open one where nothing is: typed errors."""
+    """Use a reader after close, and open one without a log: typed errors."""
     with pytest.raises(LogNotFoundError):
         walkit.open(storage=storage, mode="r")
     with walkit.open(storage=storage, options=tiny()) as log:

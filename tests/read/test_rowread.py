@@ -71,7 +71,7 @@ def records_and_error(batches: Iterator[pa.RecordBatch]) -> tuple[int, int | Non
     return records, None
 
 
-def test_what_stands_before_a_damage_is_given_out() -> None:
+def test_records_before_a_damage_are_given_out() -> None:
     """Flip a bit in the middle of a segment: the records before it, then the error, as frame by frame."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=walkit.LogOptions(**SMALL)) as log:

@@ -35,7 +35,7 @@ def manifest_of(store: Store) -> Manifest:
 
 
 def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
-    """Several epochs, then a checkpoint: the report tells what the files show; an opening replays nothing."""
+    """Several epochs, then a checkpoint: the report and the files agree; an opening replays nothing."""
     storage = CrashingStorage()
     expected = filled(storage)
     with memory_store(storage) as store:
@@ -203,7 +203,7 @@ def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
 
 
 def test_nothing_is_applied_while_an_image_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the lock of applying where a checkpoint takes its image: it is held, so the image is of one LSN."""
+    """Look at the lock of applying where a checkpoint takes its image: it is held, so the image has one LSN."""
     held: list[bool] = []
     with memory_store(CrashingStorage()) as store:
         store.put(b"k", b"v")

@@ -1,4 +1,4 @@
-"""Diff in process: against a loop over two dicts, by tables of rows, over every kind of side, and where it refuses."""
+"""Diff in process: against a loop over two dicts, by tables of rows, over every kind of side, and its refusals."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ TABLE: list[tuple[str, list[Row], list[Row], list[DiffRow]]] = [
         [(b"k", "D", b"v", None, 1, 3)],
     ),
     (
-        "deleted where it never was",
+        "a delete of a key never set",
         [(PUT, b"k", b"v")],
         [(DELETE, b"k", None), (PUT, b"never on the left", b"v")],
         [(b"k", "D", b"v", None, 1, 1), (b"never on the left", "I", None, b"v", None, 2)],
@@ -158,7 +158,7 @@ def test_reducing_on_the_way_changes_nothing(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_every_kind_of_side(tmp_path: Path) -> None:
-    """A log, a reader, a path, a storage, a Store, a table, each with an LSN where it has a history: one answer."""
+    """A log, a reader, a path, a storage, a Store, a table, each with an LSN if it has a history: one answer."""
     with walkit.Store.open(str(tmp_path / "store"), options=SMALL) as store:
         for n in range(60):
             store.put(b"%d" % (n % 20), b"%d" % n)
@@ -195,7 +195,7 @@ def test_every_kind_of_side(tmp_path: Path) -> None:
         (lambda log: 5, "path"),
     ],
 )
-def test_what_is_no_side_is_refused(make: Callable[[object], object], option: str) -> None:
+def test_a_wrong_side_is_refused(make: Callable[[object], object], option: str) -> None:
     """An LSN not reached, or invalid, a table with one, something else: OptionsError, on either side."""
     log = log_of([(PUT, b"k", b"v")] * 3)
     for sides in ((make(log), log), (log, make(log))):
@@ -280,7 +280,7 @@ def test_a_damaged_snapshot_is_passed_over_or_named() -> None:
         walkit.diff((storage, 90), log_of([]))
 
 
-def test_a_snapshot_older_than_dropped_tombstones_is_no_base() -> None:
+def test_a_snapshot_older_than_dropped_tombstones_is_not_used() -> None:
     """Delete a key, let compaction drop the tombstone, put an older snapshot back: the key does not live again."""
     storage, kept = CrashingStorage(), log_of([])
     with walkit.Store.open(storage=storage, options=SMALL) as store:

@@ -1,4 +1,4 @@
-"""A machine that follows a log: in order, never ahead of what is acknowledged, without piling frames up."""
+"""A machine that follows a log: in order, never ahead of acknowledged records, without piling frames up."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def frame(first_lsn: int, keys: list[bytes]) -> SealedFrame:
 
 
 def test_feeding_only_queues() -> None:
-    """What was fed is applied by catch_up, and not before; applied_lsn says so."""
+    """Fed frames are applied by catch_up, not before, as applied_lsn shows."""
     table = KeyedTable()
     follower = Follower(table, 0)
     follower.feed(frame(1, [b"a", b"b"]))
@@ -46,7 +46,7 @@ def test_feeding_only_queues() -> None:
 
 
 def test_helping_never_waits() -> None:
-    """While another thread holds the lock apply_if_free returns at once, and feed goes on taking frames."""
+    """While another thread holds the lock apply_if_free returns at once, and feed keeps taking frames."""
     table = KeyedTable()
     follower = Follower(table, 0)
     with follower.lock:

@@ -171,7 +171,7 @@ def test_records_are_looked_up_and_slots_taken_again() -> None:
         assert (store.journal, store.remaining_capacity) == (None, None)
 
 
-def test_records_are_read_by_lsn_also_from_what_was_compacted() -> None:
+def test_records_are_read_by_lsn_also_after_compaction() -> None:
     """Compact segments that the ring points into: what is left is read, what was superseded is None."""
     storage = CrashingStorage()
     with journalled(storage, 200) as store:
@@ -260,7 +260,7 @@ def test_fewer_slots_than_live_records_are_refused() -> None:
 
 
 def test_a_checkpoint_is_forced_before_the_journal_is_full() -> None:
-    """Four writers over a ring of 64 slots and eight left over: nobody is refused, and the log stays short."""
+    """Four writers over a ring of 64 slots and eight left over: no append is refused, and the log stays short."""
     storage = CrashingStorage()
     with journalled(storage, 64, None) as store:
 
@@ -306,7 +306,7 @@ def test_room_that_somebody_else_took_is_waited_for_again(monkeypatch: pytest.Mo
 
 
 def test_a_failed_checkpoint_drops_no_append() -> None:
-    """Fail every snapshot: appends go on while they have slots, then are refused; once it is mended they go on."""
+    """Fail every snapshot: appends continue while they have slots, then are refused; once repaired they continue."""
     storage = FaultyStorage(CrashingStorage())
     with journalled(storage, 16, 8) as store:
         fault = storage.fail("create", "snapshot.new", times=None)
@@ -389,7 +389,7 @@ def test_appends_wait_for_the_checkpoint_that_makes_room() -> None:
     store.close()
 
 
-def test_closing_lets_go_of_who_waits_for_room() -> None:
+def test_closing_ends_the_wait_for_room() -> None:
     """Close while an append waits for a checkpoint that hangs: it ends in LogClosedError, nothing of it is written."""
     storage = FaultyStorage(CrashingStorage())
     store, hang = hung_checkpoint(storage)
@@ -475,8 +475,8 @@ def test_a_snapshot_that_went_bad_forces_a_checkpoint_at_opening() -> None:
     assert snapshot_lsns(storage)[-1] >= 18
 
 
-def test_a_poisoned_log_says_so_and_not_that_it_is_full() -> None:
-    """Fail a write with the journal full behind it: appends tell of the failure, and nobody waits."""
+def test_a_poisoned_log_reports_the_failure_before_a_full_journal() -> None:
+    """Fail a write with a full journal: appends report the failure, and no append waits."""
     storage = FaultyStorage(CrashingStorage())
     store = journalled(storage, 4, 1)
     store.put(b"k", b"v")

@@ -130,7 +130,7 @@ def test_a_damaged_newest_snapshot_gives_way_to_the_older_while_the_log_reaches_
     assert caught.value.stage == "verify"
 
 
-def test_snapshots_of_another_machine_are_refused_where_they_are_needed() -> None:
+def test_needed_snapshots_of_another_machine_are_refused() -> None:
     """A Store's log, whole: a Counter replays it. Trimmed: SnapshotError "format". A keyed table is restored."""
     storage = CrashingStorage()
     filled(storage, 20, (10,))
@@ -185,7 +185,7 @@ def test_a_store_does_not_take_away_the_snapshots_of_a_machine() -> None:
 
 
 class OnlyFed:
-    """What a replay needs of a machine, and nothing by which it is saved."""
+    """The members that a replay needs of a machine, without those that save it."""
 
     applied_lsn = 0
 

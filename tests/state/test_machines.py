@@ -33,7 +33,7 @@ def puts(*pairs: tuple[bytes, bytes | None]) -> Batch:
 
 
 class TableHooks(StateMachineTests):
-    """What a keyed table is told by: histories that come to one state, and to two."""
+    """Hooks for a keyed table: histories that lead to one state, and to two."""
 
     def make_machine(self) -> StateMachine:
         return KeyedTable()
@@ -109,13 +109,13 @@ class TestCounter(StateMachineTests):
         ]
 
 
-def test_a_counter_refuses_what_is_no_number() -> None:
+def test_a_counter_refuses_other_values() -> None:
     """A value of letters, of nothing, or of a lone sign: ValueError, and not one record of the batch has counted."""
     counter = Counter()
     counter.apply(puts((b"a", b"1")))
     for bad in (b"", b"-", b"one", b"1.5", b" 1", "\u0663".encode()):
         batch = Batch([2, 3], PUT, [b"a", b"a"], [b"5", bad])
-        with pytest.raises(ValueError, match="no whole number"):
+        with pytest.raises(ValueError, match="not a whole number"):
             counter.apply(batch)
         assert (counter[b"a"], counter[b"other"], counter.applied_lsn) == (1, 0, 1)
     assert "1 key at LSN 1" in repr(counter)
@@ -124,7 +124,7 @@ def test_a_counter_refuses_what_is_no_number() -> None:
 
 
 class TestCountingMachine(StateMachineTests):
-    """A machine whose state is no set of keys; it does not take Arrow."""
+    """A machine without a set of keys; it does not take Arrow."""
 
     def make_machine(self) -> StateMachine:
         return CountingMachine()

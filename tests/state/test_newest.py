@@ -28,7 +28,7 @@ def check(keys: list[bytes]) -> None:
 
 
 @given(st.lists(st.binary(max_size=3) | st.text("ab\0", max_size=70).map(str.encode), max_size=40))
-def test_it_is_what_a_dict_keeps(keys: list[bytes]) -> None:
+def test_it_keeps_the_keys_of_a_dict(keys: list[bytes]) -> None:
     """Keys of mixed lengths, zero bytes among them, up to longer than is compared word by word."""
     check(keys)
 

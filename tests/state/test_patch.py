@@ -67,8 +67,8 @@ def test_a_patch_of_another_state_is_refused_whole(key: bytes) -> None:
         pa.table({"key": [b"a"], "change": ["X"], "left_value": [None], "right_value": [b"1"]}),
     ],
 )
-def test_what_is_no_diff_is_refused(wrong: Any) -> None:
-    """Apply what is no table, lacks columns, has text keys or unknown changes: OptionsError, and nothing is written."""
+def test_a_wrong_diff_is_refused(wrong: Any) -> None:
+    """Apply a list, or a table without columns, with text keys or unknown changes: OptionsError, nothing is written."""
     with a_store(LEFT) as store:
         before = store.log.appended_lsn
         with pytest.raises(walkit.OptionsError, match="diff=") as refused:

@@ -27,8 +27,8 @@ def test_items_come_in_order_and_the_thread_ends() -> None:
     assert not alive()
 
 
-def test_an_error_is_raised_behind_the_items_before_it() -> None:
-    """What the iterator raises comes to the caller after every item that came before."""
+def test_an_error_is_raised_after_the_items_before_it() -> None:
+    """The iterator's error reaches the caller after every earlier item."""
 
     def items() -> Generator[int]:
         yield from (1, 2)

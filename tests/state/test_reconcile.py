@@ -69,7 +69,7 @@ def test_columns_keep_what_the_rule_keeps(rows: list[Row], chance: random.Random
 
 
 @given(histories(), st.integers(0, 30))
-def test_the_table_is_what_the_rule_says(rows: list[Row], cut: int) -> None:
+def test_the_table_follows_the_rule(rows: list[Row], cut: int) -> None:
     """A keyed table fed record by record, in two batches, and as Arrow holds the live winners, with their LSNs."""
     winners = reconcile(batch_from(rows))
     expected = {key: (w.value, w.lsn) for key, w in winners.items() if w.is_live}

@@ -145,7 +145,7 @@ def test_records_are_never_applied_twice(log: walkit.WriteAheadLog) -> None:
 
 
 def test_damage_is_told(tmp_path: Path) -> None:
-    """A flipped byte in a sealed segment ends the replay with CorruptionError; the machine stands before the damage."""
+    """A flipped byte in a sealed segment ends the replay with CorruptionError; the machine stops before the damage."""
     with walkit.open(tmp_path / "log", options=SMALL) as log:
         fill(log, 1)
     (segment,) = (tmp_path / "log").glob("*.segment")

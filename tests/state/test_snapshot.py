@@ -68,14 +68,14 @@ def bytes_of(storage: CrashingStorage, name: str) -> bytes:
 
 
 def overwrite(storage: CrashingStorage, name: str, data: bytes) -> None:
-    """Put other bytes in place of a file."""
+    """Replace a file by other bytes."""
     storage.remove(name)
     storage.open(name, "create").write(0, [data])
 
 
 @pytest.mark.parametrize("codec", [None, "zstd"])
 def test_a_snapshot_comes_back(codec: str | None) -> None:
-    """Values, absent and empty ones, and the LSN of each key survive; the header says what the file holds."""
+    """Values, absent and empty ones, and the LSN of each key survive; the header describes the file."""
     storage, table = place(), table_at()
     info = save(storage, table, codec)
     assert (info.lsn, info.records, info.identity, info.name) == (
@@ -212,7 +212,7 @@ def with_header(whole: bytes, offset: int, field: bytes) -> bytes:
     return bytes(block) + whole[HEADER_BYTES:]
 
 
-def test_newer_formats_are_told_by_version() -> None:
+def test_newer_formats_are_known_by_version() -> None:
     """A higher version, an unknown critical feature: FormatVersionError; an unknown optional one is ignored."""
     storage = place()
     info = save(storage, table_at())
@@ -264,7 +264,7 @@ def test_a_header_with_false_facts_is_damage() -> None:
             read_snapshot(storage, LSN, KeyedTable())
 
 
-def test_foreign_snapshots_are_told_apart() -> None:
+def test_foreign_snapshots_are_distinguished() -> None:
     """Of another log, of another epoch, under another's name, of another machine, absent: each its own words."""
     storage = place()
     info = save(storage, table_at())
@@ -313,7 +313,7 @@ def test_a_machine_that_breaks_its_contract_is_refused(batches: list[Batch], tex
 
 
 def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
-    """Verify a log with snapshots, and what a power cut left of two works: each is told as what it is, nothing else."""
+    """Verify a log with snapshots, and the remains of two works after a power cut: each is named, nothing else."""
     storage = CrashingStorage()
     with walkit.Store.open(storage=storage) as store:
         for key in (b"a", b"b"):
@@ -322,7 +322,7 @@ def test_verify_knows_the_files_of_the_state_by_their_names() -> None:
     for left in ("snapshot.new", "compaction.new"):
         storage.open(left, "create").write(0, [b"half"])
     notes = walkit.verify(storage).notes
-    assert "snapshots of the state stand beside the log, at LSN 1, 2" in notes
+    assert "snapshots of the state are beside the log, at LSN 1, 2" in notes
     assert [n.partition(" ")[0] for n in notes if "cut short" in n] == ["compaction.new", "snapshot.new"]
     assert not [n for n in notes if "not the log's" in n]
     storage.open("snapshot-2", "create")
@@ -424,7 +424,7 @@ def test_facts_of_any_type_give_a_typed_error_or_the_right_state(
 def test_bytes_of_any_kind_for_facts_give_a_typed_error(
     checkpointed: CrashingStorage, facts: bytes, length: int | None
 ) -> None:
-    """F-13.5: put any bytes in the place of the facts, checksum right: a SnapshotError, and the state of the log."""
+    """F-13.5: replace the facts by any bytes, checksum right: a SnapshotError, and the state of the log."""
     image = checkpointed.process_kill()
     (lsn,) = snapshot_lsns(image)
     whole = bytes_of(image, snapshot_name(lsn))

@@ -25,7 +25,7 @@ def nothing(lsn: int) -> None:
 
 
 def table_at(lsn: int) -> KeyedTable:
-    """A table that has applied so many random records; 40 goes on from 20."""
+    """A table that has applied so many random records; 40 continues after 20."""
     table = KeyedTable()
     batch = random_records(1, NEW)
     for row in list(batch.rows())[:lsn]:
@@ -87,7 +87,7 @@ def test_each_stage_fails_by_its_name(
 
 
 def test_every_stage_is_tested() -> None:
-    """The table above has a row for each stage, but for the log's own, which has its test below."""
+    """The table above has a row for each stage, except the log's own, which has its test below."""
     assert {row[0] for row in FAULTS} | {"log"} == set(STAGES)
 
 
@@ -178,7 +178,7 @@ def test_a_file_that_failed_is_never_synced_again(operation: OperationName) -> N
 
 
 @pytest.mark.parametrize("appended", [False, True])
-def test_a_store_goes_on_with_the_stage_that_failed(appended: bool) -> None:
+def test_a_store_continues_at_the_stage_that_failed(appended: bool) -> None:
     """Fail a store's directory sync: the next snapshot does that alone, or is a new one where records came since."""
     memory = CrashingStorage()
     faulty = FaultyStorage(memory)

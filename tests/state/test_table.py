@@ -67,7 +67,7 @@ def test_a_put_without_a_value_is_a_live_key() -> None:
 
 
 def test_large_snapshots_come_in_equal_batches() -> None:
-    """More keys than one batch takes: full batches but for the last, and an empty table has none."""
+    """More keys than one batch takes: full batches except the last, and an empty table has none."""
     sizes = [len(batch) for batch in table_with(IMAGE_RECORDS * 2 + 5).snapshot()]
     assert sizes == [IMAGE_RECORDS, IMAGE_RECORDS, 5]
     assert list(KeyedTable().snapshot()) == []
@@ -126,7 +126,7 @@ def test_an_interrupted_settling_brings_no_deleted_key_back(
     assert (table.items(), table.applied_lsn) == ([(b"d", b"d")], 7)
 
 
-def test_lsns_of_a_replay_and_of_what_came_afterwards() -> None:
+def test_lsns_of_a_replay_and_of_later_records() -> None:
     """Gather, then put, delete, and put again what was deleted: each key's LSN, one by one, in a snapshot, and all."""
     table, plain = KeyedTable(), KeyedTable()
     first = Batch(range(1, 6), 1, [b"a", b"b", b"c", b"d", b"a"], [b"1"] * 5)
@@ -151,7 +151,7 @@ def test_a_settling_interrupted_at_its_very_end_loses_no_delete() -> None:
     table = KeyedTable()
     table.gather(Batch(range(1, 3), 1, [b"a", b"b"], [b"1", b"2"]).to_arrow())
     assert table._gathered is not None
-    table._gathered.tombstones = True  # as an interrupt right behind it leaves it
+    table._gathered.tombstones = True  # as an interrupt right after it leaves it
     table.gather(Batch([3], 2, [b"a"], None).to_arrow())
     assert (table.items(), table.lsn_of(b"a"), table.lsn_of(b"b")) == ([(b"b", b"2")], None, 2)
 

@@ -45,7 +45,7 @@ def test_a_newest_record_that_is_not_alone_is_noticed(
 
 @pytest.mark.parametrize("later", [[(3, b"k")], [(9, b"k")]])
 def test_a_tie_lasts_until_it_is_superseded(later: list[tuple[int, bytes]]) -> None:
-    """Reduce two equal records, then add an older or a newer one in order: still tied, or not any more."""
+    """Reduce two equal records, then add an older or a newer one in order: still tied, or no longer."""
     state = FinalState()
     state.add(batch_of([(5, b"k"), (5, b"k"), (5, b"other")]))
     state.newest()

@@ -1,1 +1,1 @@
-"""What is there to read of a log: views, readers, ranges, cursors."""
+"""Reading a log: views, readers, ranges, cursors."""

@@ -3,8 +3,8 @@
 Consumer and writer meet at one lock: the consumer has it while it reads the manifest and writes its claim, the writer
 while it reads the claims and publishes what it drops. `log.hold` takes a claim in the writer's own process.
 
-A claim may be written if its records are there, its position is of this history, and the log has room for it. Each rule
-is asked while the claims' lock is held, of the manifest that was read under it.
+A claim may be written if its records are there, its position belongs to this history, and the log has room for it. Each
+rule is checked while the claims' lock is held, against the manifest read under it.
 """
 
 from __future__ import annotations
@@ -212,19 +212,19 @@ def claim(
     """Keep the records of a log from `first_lsn` on, from any process; durable, and in force, on return.
 
     Trims, retention and compaction of the log's writer keep to it until its lease is over: `lease_s` seconds, at most
-    30 days, after it was written, by the wall clock of this machine. `advance` and `renew` write it anew. Only the hard
-    cap of a retention (`Retention.hard_bytes_max`) is above a claim.
+    30 days, after it was written, by the wall clock of this machine. `advance` and `renew` write it again. Only the
+    hard cap of a retention (`Retention.hard_bytes_max`) is above a claim.
 
-    `name` is 1 to 64 letters, digits, "_" and "-". `first_lsn` None continues where the claim of this name stands; with
-    none there, it is the oldest record there is. `owner` is the consumer's random id, kept with the consumer's own
-    state: a consumer that begins again gives it, and has its claim back; None makes a new one (`Claim.owner`). A claim
-    of another owner whose lease runs is left to it, unless `take_over`. `epoch_id`, where the consumer has saved it, is
+    `name` is 1 to 64 letters, digits, "_" and "-". `first_lsn` None continues at the position of the claim of this
+    name; without one, it is the oldest record. `owner` is the consumer's random id, kept with the consumer's own state:
+    a restarted consumer gives it, and has its claim back; None makes a new one (`Claim.owner`). A claim of another
+    owner whose lease runs is left to it, unless `take_over`. `epoch_id`, if the consumer has saved it, is
     that of the record before `first_lsn`. With `complete=False` records that compaction has dropped as superseded may
     be missing after `first_lsn`: for a consumer that takes the compacted segments as they are. Each writing of a claim
     waits at most `wait_s` seconds for the claims' lock, which a writer has while it publishes what it drops.
 
-    GapError where records from `first_lsn` on are gone already; DivergenceError where the saved position is of records
-    that were cut: the log there is another history. ClaimError where the name is another's, the log has 64 claims, or
+    GapError if records from `first_lsn` on are gone already; DivergenceError if the records at the saved position were
+    cut: the log there is another history. ClaimError if the name is another's, the log has 64 claims, or
     the wall clock is before 1970 or after 9999.
     StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT where the claims'
     lock is not free in time. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
@@ -272,7 +272,7 @@ class Claim:
     lease is over, so that the consumer can continue with it. Safe from any thread.
 
     One of `walkit.claim` is as it was last written, and nothing renews it by itself. One of `log.hold` is kept in
-    memory while the log is open: it ends with `release` alone, and each trim of this process sees where it is. Its
+    memory while the log is open: it ends with `release` alone, and each trim of this process sees its position. Its
     lease counts after the process has died, and is renewed each third of it.
     """
 
@@ -353,9 +353,9 @@ class Claim:
         and then, not for each record. Of `log.hold`: in memory, for each record; the file follows with the next renewal
         or trim, or the close, and an older position there only keeps more.
 
-        OptionsError for one below `self.first_lsn`, or more than one after the end of the log. GapError where records
-        from there on are gone, as after a lease that ran out or a hard cap: the claim is "lost". DivergenceError where
-        the records before it were cut. ClaimError where the claim is another's by now, was dropped or released.
+        OptionsError for one below `self.first_lsn`, or more than one after the end of the log. GapError if records from
+        there on are gone, as after a lease that ran out or a hard cap: the claim is "lost". DivergenceError if the
+        records before it were cut. ClaimError if the claim belongs to another by now, was dropped or released.
         LogClosedError for one of `log.hold` once the log is closed.
         StorageError: either position may be saved, and advancing again is right.
         """

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class CursorApi(ReadApi):
-    """What a log can be asked about cursors: the same for the writer's object and for readers in other processes."""
+    """The cursor methods of every log: the same for the writer's object and for readers in other processes."""
 
     @abstractmethod
     def _cursor_storage(self) -> Storage:
@@ -68,15 +68,15 @@ class CursorApi(ReadApi):
         as it is. One that is damaged begins before LSN 1 too, with `fault` and the event `walkit.cursor.reset`: its
         consumer sees records twice, and misses none.
 
-        FormatVersionError where a newer walkit has written it. CursorError where it is of another log, beyond the end
-        of this one, or of records that were cut: `drop_cursor`, and say where to begin. LogClosedError, StorageError,
-        OptionsError for a name or a `start_lsn` that cannot be.
+        FormatVersionError if a newer walkit has written it. CursorError if it belongs to another log, is beyond the end
+        of this one, or its records were cut: `drop_cursor`, and choose a start. LogClosedError, StorageError,
+        OptionsError for an invalid name or `start_lsn`.
         """
         check_name(name)
         return Cursor(self, name, start_lsn)
 
     def cursors(self) -> list[CursorFact]:
-        """Return what the cursor files of this log say, by name; a damaged one says what is wrong with it."""
+        """Return the facts of this log's cursor files, by name; a damaged one has its fault."""
         storage = self._cursor_storage()
         return cursor_facts(storage)
 
@@ -100,12 +100,12 @@ class CursorApi(ReadApi):
     def claims(self) -> list[ClaimFact]:
         """Return the claims of consumers, by name, as they are now; see `walkit.claim` and `log.hold`.
 
-        One that cannot be read says what is wrong with it. Those whose lease is over stay listed until the next trim.
+        An unreadable one has its fault. Those whose lease is over stay listed until the next trim.
         """
         return self._claims_of(load_manifest(self._cursor_storage()))
 
     def drop_claim(self, name: str) -> bool:
-        """Remove a claim, durably; False where there is none. For consumers that never return.
+        """Remove a claim, durably; False if it is absent. For consumers that never return.
 
         One that does return gets a ClaimError ("dropped") while its lease runs. ClaimError for a claim of `log.hold`
         in another process that lives. StorageError (ETIMEDOUT) where the claims' lock is not free in time.
@@ -113,7 +113,7 @@ class CursorApi(ReadApi):
         return run_uninterrupted(lambda: self._drop_claim(name), "claim", events=self.events)
 
     def drop_cursor(self, name: str) -> bool:
-        """Remove the saved progress of a consumer, durably; False where there was none."""
+        """Remove the saved progress of a consumer, durably; False if it was absent."""
         storage = self._cursor_storage()
         if not remove_if_there(storage, cursor_file_name(name)):
             return False
@@ -132,13 +132,13 @@ class Cursor:
     def __init__(self, log: CursorApi, name: str, start_lsn: int | None) -> None:
         self.name = name
         self.fault: str | None = None
-        """Why the file that was found was taken for none; None where it was not."""
+        """Why the file found was ignored; None if it was not."""
         self._log = log
         # Guards `_lsn`, `_found` and `_unsure`, and is held through one save; before the locks that making records
         # durable takes. Its rank is STATE.
         self._lock = threading.Lock()
         self._unsure: list[CursorRecord] = []
-        """What was tried to save since the last success: any of it may be on storage."""
+        """The records tried to save since the last success: any of them may be on storage."""
         storage, events = log._cursor_storage(), log.events
         view, newest = log._now()
         last = _last_of(view.manifest, newest)
@@ -186,9 +186,9 @@ class Cursor:
     def advance(self, lsn: int) -> None:
         """Save that everything up to `lsn` is done; durable on return, and atomic: the old LSN remains, or the new one.
 
-        Any LSN that can be read is good, also one within a frame or a transaction. Where it is not on stable storage
-        yet, the log is made durable up to it first: a cursor is never ahead of what a power cut leaves. A reader cannot
-        do that, and must not: there it is a CursorError ("undurable"), until an opening for writing has done it.
+        Any LSN that can be read is good, also one within a frame or a transaction. If it is not on stable storage yet,
+        the log is made durable up to it first: a cursor is never ahead of a power cut. A reader cannot do that, and
+        must not: there it is a CursorError ("undurable"), until an opening for writing has done it.
 
         OptionsError for one below `lsn`, or after the end of the log. CursorError ("moved") where another consumer has
         advanced or dropped the cursor of this name since; two that advance at the very same time are not distinguished.
@@ -219,8 +219,8 @@ class Cursor:
         durable = self._log._make_durable(lsn)
         if durable < lsn:
             raise CursorError(
-                f"the cursor {self.name!r} cannot stand at {lsn:,}: the log is known to be on stable storage up to LSN "
-                f"{durable:,}, and what its dead writer left after that may be gone after a power cut. Nothing was "
+                f"the cursor {self.name!r} cannot be at {lsn:,}: the log is known to be on stable storage up to LSN "
+                f"{durable:,}, and later bytes of its dead writer may be gone after a power cut. Nothing was "
                 "changed; open the log for writing once, which makes it durable",
                 name=self.name,
                 reason="undurable",
@@ -259,7 +259,7 @@ class Cursor:
         self._check()
 
     def _check(self) -> None:
-        """Assert that the cursor is where its file says, if that was not damaged."""
+        """Assert that the cursor is at its file's position, if that was not damaged."""
         assert self._lsn == (0 if self._found is None else self._found.lsn) >= 0
         assert self._found is None or self._found.log_id, "a mark of no log"
 
@@ -290,8 +290,8 @@ def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int
 
     def said(what: str) -> str:
         return (
-            f"the cursor {name!r} stands at LSN {mark.lsn:,} {what}. Nothing was changed; drop_cursor({name!r}), and "
-            f"cursor({name!r}, start_lsn=...) begins it anew"
+            f"the cursor {name!r} is at LSN {mark.lsn:,} {what}. Nothing was changed; drop_cursor({name!r}), and "
+            f"cursor({name!r}, start_lsn=...) starts it again"
         )
 
     if mark.log_id != manifest.log_id:

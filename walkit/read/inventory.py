@@ -1,4 +1,4 @@
-"""What a log holds at one moment, and what needs it: segments, marks, claims and cursors, to draw, show and test."""
+"""The content of a log at one moment, and its consumers: segments, marks, claims, cursors, to draw, show, test."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def _lsn_marks(segments: Sequence[SegmentShown], marks: Mapping[str, int]) -> li
 
 
 def _cut_marks(segments: Sequence[SegmentShown], cuts: Sequence[Cut]) -> list[Mark]:
-    # What was cut is in no segment any more: the mark is where it was, at the end of what was kept before it.
+    # Cut records are in no segment now: the mark is at their old place, the end of the records kept before it.
     ends = {s.end_position: index for index, s in reversed(list(enumerate(segments)))}
     return [
         Mark(
@@ -122,16 +122,16 @@ class SegmentStock:
     first_lsn: int
     last_lsn: int
     records: int | None
-    """Records in it; None where it is not sealed, and holes may be in it."""
+    """Records in it; None if it is not sealed, and may have holes."""
     size_bytes: int
     """Bytes of the file that are used, header included."""
     live_keys: int | None = None
-    """Keys of the state whose newest record is in it; None where no state was asked."""
+    """Keys of the state whose newest record is in it; None without a state."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogInventory:
-    """What a log holds, and what needs it. A frozen snapshot."""
+    """The content of a log, and its consumers. A frozen snapshot."""
 
     location: str
     taken_us: int
@@ -143,7 +143,7 @@ class LogInventory:
     """The last that can be read."""
     low_watermark: int
     checkpoint_lsn: int
-    """A snapshot of the state at this LSN is beside the log; 0 where there is none."""
+    """A snapshot of the state at this LSN is beside the log; 0 without one."""
     exact_from_lsn: int
     complete_from_lsn: int
     cursors: tuple[CursorFact, ...]
@@ -157,7 +157,7 @@ class LogInventory:
 
     @property
     def slowest(self) -> ClaimFact | None:
-        """The claim that keeps the most; None where none counts."""
+        """The claim that keeps the most; None if none counts."""
         return min((c for c in self.claims if c.counts), key=lambda c: c.needed_lsn, default=None)
 
     @property

@@ -87,12 +87,11 @@ def _manifest_for(storage: Storage, planned: PlannedSegments | None) -> Iterator
 def plan_ranges(
     path: Place, *, parts: int | None = None, first_lsn: int | None = None, last_lsn: int | None = None
 ) -> list[FrameRange]:
-    """Cut what can be read now into ranges, in log order; `parts` is about how many. [] where there is nothing.
+    """Cut the readable records into ranges, in log order; `parts` is about how many. [] without any.
 
-    Of a log with a living writer that is what is on stable storage; of any other, what recovery would keep, which may
-    be more (`LogReader.durable_lsn` says what is vouched for). Segments outside the LSN bounds (inclusive) are not
-    opened. Only frame headers are read, or a segment's index in their place.
-    GapError where `first_lsn` is trimmed.
+    With a living writer these are the records on stable storage; otherwise those that recovery would keep, which may be
+    more (`LogReader.durable_lsn` is the proven part). Segments outside the LSN bounds (inclusive) are not opened. Only
+    frame headers are read, or a segment's index instead. GapError if `first_lsn` is trimmed.
     """
     view, newest = view_of(storage_at(path))
     return ranges_of(view, newest, parts=parts, first_lsn=first_lsn, last_lsn=last_lsn)
@@ -144,7 +143,7 @@ def _sealed(record: SegmentRecord) -> Iterator[FrameRange]:
 
 
 def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Iterator[FrameRange]:
-    """Yield the ranges of a whole segment from its index alone. Its reader verifies where it begins and ends."""
+    """Yield the ranges of a whole segment from its index alone. Its reader verifies its bounds."""
     end = IndexEntry(record.end_position, record.last_lsn + 1, record.records)
     begun = index.entry(0)
     for at in range(1, len(index.positions) + 1):
@@ -165,7 +164,7 @@ def _walked(view: LogView, first: int, last: int, goal_bytes: int) -> Iterator[F
     begun: FrameHeader | None = None
     header: FrameHeader | None = None
     records = 0
-    # What reads a range later may not know the gaps yet: those of a log not opened since its writer died.
+    # A later reader of a range may not know the gaps yet: those of a log not opened since its writer died.
     gaps = view.manifest.gaps_of(view.spans[0].record)
     for frame, _, _ in view.frames(first, last, body=False):
         passed = header and any(header.end_position <= g.start_position < frame.position for g in gaps)
@@ -305,7 +304,7 @@ def _walk_from(
     last_chain: int | None,
     row_seen: RowSeen | None,
 ) -> FrameWalk:
-    """Return the walk that begins with the frame of `first_lsn`; over the whole range where that is not reached."""
+    """Return the walk from the frame of `first_lsn`, or over the whole range if that is not reached."""
 
     def walk(position: int, next_lsn: int, chain: int | None, body: bool) -> FrameWalk:
         return FrameWalk(
@@ -339,8 +338,8 @@ def read_headers(
     """Yield segment name and header of each frame of ranges that has a record within the LSN bounds (inclusive).
 
     Each header is verified by its checksum and against the one before; with `bodies` the body is read and verified by
-    its checksum too, and not decoded. GapError where a range was trimmed or compacted since it was planned.
-    `planned` is as for `read_ranges`.
+    its checksum too, and not decoded. GapError if a range was trimmed or compacted since it was planned. `planned` is
+    as for `read_ranges`.
     """
     storage = storage_at(path)
     wanted = [frames for frames in ranges if _within(frames, first_lsn, last_lsn)]

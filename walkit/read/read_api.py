@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class ReadApi(ABC):
-    """What every log can be asked to read. Bounds are LSNs, inclusive; None is the oldest and the newest there is."""
+    """The read methods of every log. Bounds are LSNs, inclusive; None is the oldest or the newest one."""
 
     @abstractmethod
     def _now(self) -> tuple[View, int]:
@@ -28,7 +28,7 @@ class ReadApi(ABC):
 
     @property
     def first_lsn(self) -> int:
-        """The oldest LSN that can still be read; one more than the last where the log is empty."""
+        """The oldest LSN that can still be read; one more than the last if the log is empty."""
         return self._now()[0].first_lsn
 
     @property

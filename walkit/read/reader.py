@@ -39,7 +39,7 @@ V_co = TypeVar("V_co", bound=View, covariant=True)
 
 @dataclass(frozen=True, slots=True)
 class ReaderView(Generic[V_co]):
-    """What a reader sees at one moment, and how much of it is known to be on stable storage (FORMAT.md F-17.2)."""
+    """A reader's view at one moment, and its part known to be on stable storage (FORMAT.md F-17.2)."""
 
     view: V_co
     last_lsn: int
@@ -239,11 +239,11 @@ class FolderViews:
 class LogReader(CursorApi):
     """A log opened with mode="r": everything but writing. A context manager; safe from any thread.
 
-    Each call sees the log as it is then. While a writer lives, that is what is on stable storage, at any of the log's
-    durability levels. After its death that is what recovery would keep, so that it can be looked at; what the writer
-    had not synced may be in the page cache alone, and a power cut takes it away. A reader never syncs: `durable_lsn`,
-    `follow` and cursors go no further than durable slot, seals and the frames' promises vouch for, until the next
-    opening for writing has made the rest durable. Of a log of level "sync" that is all that was acknowledged.
+    Each call sees the log as it is then. While a writer lives, that is the log on stable storage, at any of the log's
+    durability levels. After its death that is the log as recovery would keep it; records that the writer had not synced
+    may be in the page cache alone, and a power cut takes them away. A reader never syncs: `durable_lsn`, `follow` and
+    cursors go no further than durable slot, seals and the frames' promises, until the next opening for writing has made
+    the rest durable. At level "sync" that is everything acknowledged.
 
     A cursor is its consumer's own file, and the one thing that is written through a reader.
     """

@@ -1,4 +1,4 @@
-"""How many records a log holds, and its LSN at a time: from the manifest, indexes and frame headers."""
+"""A log's number of records, and its LSN at a time: from the manifest, indexes and frame headers."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from walkit.storage.address import Place, storage_at
 
 
 def count_records(path: Place, first_lsn: int | None = None, last_lsn: int | None = None) -> int:
-    """Return how many records a log has between two LSNs, inclusive; None is the oldest and the newest there is.
+    """Return how many records a log has between two LSNs, inclusive; None leaves a side open.
 
-    What a reader sees now. A record is decoded only where a bound lies within a frame that compaction has thinned.
-    GapError where `first_lsn` is trimmed; LogNotFoundError, NotALogError, CorruptionError.
+    Counts a reader's view of now. A record is decoded only where a bound lies within a frame that compaction has
+    thinned. GapError where `first_lsn` is trimmed; LogNotFoundError, NotALogError, CorruptionError.
     """
     for name, lsn in (("first_lsn", first_lsn), ("last_lsn", last_lsn)):
         if lsn is not None:
@@ -52,9 +52,9 @@ def _count_frame(path: Place, frames: FrameRange, header: FrameHeader, first: in
 def lsn_at(path: Place, time: datetime) -> int:
     """Return the last LSN that a log had given at a time: that of the last frame sealed at or before it; 0 before all.
 
-    `time` has a time zone. Frames carry the wall clock of the writer's machine, not the records' own timestamps: where
-    that clock was set back, the answer is of one of the moments that it showed twice. What compaction rewrote has the
-    time of its newest frame. Where the time is before the oldest record that is left, the answer is the LSN before it.
+    `time` has a time zone. Frames carry the wall clock of the writer's machine, not the records' own timestamps: if
+    that clock was set back, the answer is for one of the moments that it showed twice. Compacted records have the time
+    of their newest frame. If the time is before the oldest record left, the answer is the LSN before it.
     Reads a few frame headers of each segment, and those of one segment. OptionsError for a time without a time zone.
     """
     wanted_us = as_time_us(time)

@@ -1,8 +1,8 @@
 """A scan that continues while trims and compactions take away segments that it has not read yet.
 
-A view names the segments of one moment. Where one of them has been compacted when its turn comes, its records are read
-from what took its place, unless the older part that was yielded, and the newer part that is left, would together give
-another state than the log does: then the reader gets a GapError, and has to begin anew.
+A view names the segments of one moment. If one of them has been compacted when its turn comes, its records are read
+from its replacement, unless the older part already yielded and the newer rest would together give another state than
+the log: then the reader gets a GapError, and has to start again.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from walkit.segments.history import LogPoint
 Now = Callable[[], tuple[View, int]]
 """Returns what can be read at this moment, and its last LSN."""
 Batches: TypeAlias = "Callable[[View, int, int], Iterator[pa.RecordBatch]]"
-"""Yields the batches of a view in LSN order, within bounds, and what is before an error before it is raised."""
+"""Yields the batches of a view in LSN order, within bounds, and those before an error before it is raised."""
 
 
 class ResumableScan:
     """Yields batches of RECORD_SCHEMA from `first_lsn` to `last_lsn`, inclusive; one thread at a time.
 
-    `view` is where it begins and `now` returns what took its place. With `to_newest` the upper bound is no wish of the
-    caller but the newest record of the moment: it moves on where compaction has dropped what newer records supersede.
-    With `exact` a state is made of the records, so that what is left must give it from the first of them on.
+    `view` is its start and `now` returns the current view. With `to_newest` the upper bound is not a caller's choice
+    but the newest record of the moment: it moves on if compaction has dropped superseded records. With `exact` a state
+    is made of the records, so the rest must give it from its first record on.
 
-    Raises what `batches` raises; GapError only where a trim has passed the next record, or the state would be wrong;
-    DivergenceError where another log, or another history of this one, has taken the name.
+    Raises the errors of `batches`; GapError only if a trim has passed the next record, or the state would be wrong;
+    DivergenceError if another log, or another history of this one, has taken the name.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class ResumableScan:
                     self._go_on(gap)
 
     def _go_on(self, gap: GapError) -> None:
-        """Take the view of now in place of the one that a segment is gone of; GapError where that will not do."""
+        """Replace a view that lost a segment by the current one; GapError if that will not do."""
         view, newest = self._now()
         manifest = view.manifest
         if manifest.generation == self._view.manifest.generation:

@@ -22,10 +22,10 @@ LARGE_BYTES = 256 << 10
 def row_batches(
     view: View, first_lsn: int, last_lsn: int, *, records: int, whole_bytes: int
 ) -> Iterator[pa.RecordBatch]:
-    """Yield batches of RECORD_SCHEMA in LSN order, of so many records or bytes, or of what one read had.
+    """Yield batches of RECORD_SCHEMA in LSN order, of so many records or bytes, or of one read.
 
-    Bounds are inclusive; no batch has as many as twice `records`. What is before a damage is yielded before the
-    damage is raised. A view without segments has no rows, and gives its own batches.
+    Bounds are inclusive; no batch has as many as twice `records`. Records before a damage are yielded before the damage
+    is raised. A view without segments has no rows, and gives its own batches.
     """
     if not isinstance(view, LogView):
         yield from view.batches(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
@@ -55,7 +55,7 @@ def row_batches(
 
 
 class FrameRows:
-    """What was read, and not given out yet. Shares nothing with the memory that frames are read into.
+    """The rows that were read, and not given out yet. Shares nothing with the memory that frames are read into.
 
     `see` takes the rows of a walk that finds them (`row_seen`), `see_one` what the walk yields.
     """

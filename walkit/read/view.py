@@ -29,7 +29,7 @@ BATCH_BYTES = 16 << 20
 
 
 class View(ABC):
-    """What can be read of a log at one moment, wherever the log is. Immutable; later appends are not in it."""
+    """The readable part of a log at one moment, wherever the log is. Immutable; later appends are not in it."""
 
     __slots__ = ()
     manifest: Manifest
@@ -39,7 +39,7 @@ class View(ABC):
     @property
     @abstractmethod
     def first_lsn(self) -> int:
-        """The oldest LSN in the view; one more than the last where it is empty."""
+        """The oldest LSN in the view; one more than the last if it is empty."""
 
     @property
     def complete_from_lsn(self) -> int:
@@ -184,9 +184,9 @@ class LogView(View):
     def opened(self, span: Span, wanted_lsn: int = 0) -> tuple[StorageFile, SegmentHeader]:
         """Open a segment of the view, and read its header. The caller closes the file.
 
-        Where a trim has put a copy of its end in its place since the view was taken, that is opened: the same frames at
-        the same positions, from a later one on. GapError where it was trimmed altogether, or compacted; it names the
-        segment's first LSN, or `wanted_lsn` where that is after it.
+        If a trim has replaced it since the view by a copy of its end, that is opened: the same frames at the same
+        positions, from a later one on. GapError if it was trimmed altogether, or compacted; it names the segment's
+        first LSN, or `wanted_lsn` if that is after it.
         """
         record = span.record
         while True:
@@ -253,7 +253,7 @@ class LogView(View):
         check_identity(self.manifest, record, segment)
 
     def refuse(self, walk: FrameWalk, span: Span) -> None:
-        """Raise what a walk ended with, where it did not reach the end of its span."""
+        """Raise a walk's error, if it did not reach the end of its span."""
         if walk.fault is None:
             return
         if walk.fault is FrameFault.UNREADABLE and walk.error is not None:
@@ -279,7 +279,7 @@ def segments_of(view: View, needs: str) -> LogView:
 def _nearest(
     file: StorageFile, segment: SegmentHeader, index: SegmentIndex, first_lsn: int
 ) -> tuple[int, int, int] | None:
-    """Return (position, LSN, chain) of a noted frame at or before an LSN; None where the index is wrong about it."""
+    """Return (position, LSN, chain) of a noted frame at or before an LSN; None if the index is wrong about it."""
     entry = index.before(first_lsn)
     header = None if entry is None else frame_at(file, segment, entry)
     return None if header is None else (header.position, header.first_lsn, header.chain)
@@ -296,7 +296,7 @@ def frames_to_batches(
     """Decode verified frames into batches of RECORD_SCHEMA, cut to the LSN bounds (inclusive).
 
     Each has about `records` records or `whole_bytes` bytes, and always fewer than twice `records`: a larger frame comes
-    in several. What is before a damage is yielded before the damage is raised.
+    in several. Records before a damage are yielded before the damage is raised.
     """
     builder = BatchBuilder(first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
     try:

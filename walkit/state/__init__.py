@@ -1,4 +1,4 @@
-"""What records mean: the one reconciliation rule, state machines, snapshots and replay.
+"""The meaning of records: the one reconciliation rule, state machines, snapshots and replay.
 
 Nothing here knows of threads or of appending; `walkit.Store` puts a log and a keyed table together.
 """

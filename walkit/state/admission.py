@@ -1,4 +1,4 @@
-"""Admission to a store with a journal: a record whose slot is free of what no checkpoint has saved.
+"""Admission to a store with a journal: a record enters if its slot holds nothing unsaved.
 
 Admission is arithmetic over three numbers: the LSNs that may be given by now, the newest checkpoint, the slots. It is
 asked before anything is queued, so that what is refused was never written. It is the gate of the log's commit path,
@@ -22,9 +22,9 @@ from walkit.errors import CallbackError, JournalFullError, LogClosedError, Optio
 
 
 class Admission:
-    """The admission gate of a log whose store has a journal: it lets in what has a slot.
+    """The admission gate of a log whose store has a journal: it admits records that have a slot.
 
-    `margin` is how many slots are left when a checkpoint is forced; 0: none is, and a full journal refuses.
+    `margin` is how many slots are left when a checkpoint is forced; 0: never, and a full journal refuses.
     """
 
     def __init__(self, slots: int, margin: int, *, refuses: bool) -> None:
@@ -36,21 +36,21 @@ class Admission:
         self.checkpoint_lsn = 0
         """LSN of the newest snapshot that is on stable storage."""
         self.demand: Callable[[], object] | None = None
-        """Asks the thread that takes checkpoints for one; None where there is no such thread."""
+        """Requests a checkpoint from the thread that takes them; None without such a thread."""
         self._refuses = refuses
         self._queue: GatedQueue
         # Guards all below. Taken before the commit lock, which `queued_lsn` takes; never under it.
         self._lock = threading.RLock()
         self._news = CommitSignal(self._lock)
         self._reserved_lsn = 0
-        """No LSN above it is given to what was let in by now. Too high after a refusal, until room is looked for."""
+        """No admitted record gets an LSN above it. Too high after a refusal, until room is looked for."""
         self._entering: dict[int, int] = {}
         """Records by thread that were let in, and perhaps have not reached the queue."""
         self._wanting: dict[int, int] = {}
         """Records by thread that found no room."""
         self._failures = 0
         self._failure: BaseException | None = None
-        """What the last checkpoint failed with; None where it did well."""
+        """The error of the last checkpoint; None if it succeeded."""
         self._ended = False
 
     def attach(self, queue: GatedQueue) -> None:
@@ -67,7 +67,7 @@ class Admission:
     def admit(self, count: int) -> bool:
         """See AdmissionGate. Takes no lock of a log that refuses everything."""
         if self._queue.refusal is not None:
-            return True  # the driver says why
+            return True  # the driver raises the reason
         refuse_holder()
         with once(self._lock), self._lock:
             if self._reserved_lsn + count <= self.checkpoint_lsn + self.slots or self._has_room(count):
@@ -89,7 +89,7 @@ class Admission:
         self._entering.pop(get_ident(), None)
 
     def wait(self, timeout: float | None) -> bool:
-        """See AdmissionGate. JournalFullError where no checkpoint makes room in time, or it fails."""
+        """See AdmissionGate. JournalFullError if no checkpoint makes room in time, or it fails."""
         count = self._wanting.pop(get_ident(), 0)
         if not count:
             return False
@@ -158,14 +158,14 @@ class Admission:
             return max(self.checkpoint_lsn + self.slots - self._reserved_lsn, 0)
 
     def _has_room(self, count: int) -> bool:
-        """Ask again after letting go of what was reserved and never used; needs the lock held."""
+        """Look again after releasing unused reservations; needs the lock held."""
         self._tighten()
         return self._reserved_lsn + count <= self.checkpoint_lsn + self.slots
 
     def _tighten(self) -> None:
-        """Bring the reservation down to what is queued, and what others of this moment may queue."""
+        """Reduce the reservation to the queued records, and those that others may queue at this moment."""
         mine = get_ident()
-        # Before the queue: what enters it meanwhile counts twice, and not never.
+        # Before the queue: a record that enters meanwhile counts twice, never zero times.
         entering = sum(count for thread, count in self._entering.copy().items() if thread != mine)
         self._reserved_lsn = min(self._reserved_lsn, self._queue.queued_lsn() + entering)
 
@@ -194,7 +194,7 @@ class Admission:
         call_all(callbacks)
 
     def end(self) -> None:
-        """No checkpoint comes any more: refuse the waiting appends."""
+        """No checkpoint comes from now on: refuse the waiting appends."""
         with once(self._lock), self._lock:
             self._ended = True
             callbacks = self._news.notify_locked()

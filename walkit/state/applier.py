@@ -72,7 +72,7 @@ class Follower:
                         self.lock.release()
 
     def catch_up(self) -> None:
-        """Apply all that is acknowledged. What was acknowledged to any caller before is applied on return."""
+        """Apply all acknowledged records. On return all records acknowledged before the call are applied."""
         with alone(STATE), self.lock:
             self.apply_waiting()
 

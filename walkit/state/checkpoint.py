@@ -1,6 +1,6 @@
 """Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order.
 
-Nothing is dropped before what replaces it is on stable storage and the manifest says so. A crash between any two steps
+Nothing is dropped before its replacement is on stable storage and in the manifest. A crash between any two steps
 leaves a log and a snapshot that belong together, and the next checkpoint does what a failure left undone.
 """
 
@@ -43,7 +43,7 @@ SNAPSHOTS_KEPT = 2
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CheckpointReport:
-    """What one checkpoint did."""
+    """The result of one checkpoint."""
 
     location: str
     lsn: int
@@ -84,8 +84,8 @@ class CheckpointReport:
 class Checkpointer:
     """Takes snapshots and checkpoints of a state that follows a log; one at a time, from any thread.
 
-    Knows parts of the log and not the user's objects, so that those can be dropped. Closing the log waits for what is
-    under way here, and refuses what comes later.
+    Knows parts of the log and not the user's objects, so that those can be dropped. Closing the log waits for work in
+    progress here, and refuses later calls.
     """
 
     def __init__(
@@ -129,11 +129,11 @@ class Checkpointer:
 
     @property
     def snapshot_lsn(self) -> int:
-        """LSN of the newest snapshot taken or restored; 0 where there was none."""
+        """LSN of the newest snapshot taken or restored; 0 without one."""
         return 0 if self._newest is None else self._newest.lsn
 
     def end(self) -> None:
-        """Wait for what is under way, and refuse what comes later."""
+        """Wait for work in progress, and refuse later calls."""
         with marked(STATE), self._lock:
             self._ended = True
 
@@ -241,7 +241,7 @@ class Checkpointer:
             return take_image(self._machine, self._writing)
 
     def _standing(self, lsn: int) -> SnapshotInfo | None:
-        """Return the newest snapshot where it is of this LSN already and the manifest says so."""
+        """Return the newest snapshot if it has this LSN already and the manifest names it."""
         standing = self._newest is not None and self._manifest_store.current.checkpoint_lsn == lsn
         return self._newest if standing and self.snapshot_lsn == lsn else None
 
@@ -311,9 +311,9 @@ def _make_durable(driver: CommitDriver, lsn: int) -> None:
 class CheckpointThread:
     """Takes a checkpoint by itself after every so many records, on another thread.
 
-    The commit path only looks at a number and sets an event. A checkpoint that fails is reported as an event, and tried
-    again after as many records more; where the store has a journal, in which appends may wait for it, after
-    half as many as still fit, and whenever an append finds no room.
+    The commit path only looks at a number and sets an event. A failed checkpoint is reported as an event, and tried
+    again after as many records more; in a store with a journal, where appends may wait for it, after half as many as
+    still fit, and whenever an append finds no room.
     """
 
     def __init__(

@@ -28,7 +28,7 @@ class Counter:
         self._lsns: dict[bytes, int] = {}
 
     def apply(self, batch: Batch) -> None:
-        """See `StateMachine.apply`. A value that is no number is a ValueError, and changes nothing."""
+        """See `StateMachine.apply`. A value other than a number is a ValueError, and changes nothing."""
         if not len(batch):
             return
         check_follows(self.applied_lsn, batch.first_lsn)
@@ -86,8 +86,8 @@ class Counter:
 
 
 def number_of(value: bytes) -> int:
-    """Return the whole number that a value says; ValueError where it says none."""
+    """Return the whole number in a value; ValueError without one."""
     digits = value[1:] if value[:1] == b"-" else value
     if not digits.isdigit():
-        raise ValueError(f"{value!r} is no whole number as decimal text")
+        raise ValueError(f"{value!r} is not a whole number as decimal text")
     return int(value)

@@ -43,18 +43,18 @@ DIFF_SCHEMA: pa.Schema = pa.schema(
 )
 """The columns of a diff. change: I only right, D only left, C another value, N the same value.
 
-The LSN of a side is that of the newest record of the key there: where the key is live the one that set it, where it is
-not the one that deleted it. So `right_lsn` of a D is that of the deletion, and seen from the other side it is an I with
-the same LSN as `left_lsn`. It is null where the key never was on that side, and where the delete is not among the
-records any more: compaction drops deletes that suppress nothing, trimming drops all records, a snapshot holds none.
-A key that is live without a value has an LSN and a null value. A key that is live on neither side is in no diff.
+The LSN of a side is that of the newest record of the key there: the one that set a live key, or deleted a dead one. So
+`right_lsn` of a D is that of the deletion, and from the other side it is an I with the same LSN as `left_lsn`. It is
+null if the key never was on that side, or its delete is no longer among the records: compaction drops deletes that
+suppress nothing, trimming drops all records, a snapshot holds none. A key that is live without a value has an LSN and a
+null value. A key that is live on neither side is in no diff.
 """
 
 NARROW_BYTES_MAX = (1 << 31) - 1
 """Most bytes that an Arrow `binary` column holds in one piece."""
 
 Source: TypeAlias = ReadApi | MappingApi | KeyedTable | AnyPlace
-"""What has a state: an open log or reader, a Store, a table, or the place of a log."""
+"""The owner of a state: an open log or reader, a Store, a table, or the place of a log."""
 Side: TypeAlias = Source | tuple[Source, int]
 """A source as it is now, or (source, LSN): as it was after that record."""
 
@@ -106,15 +106,15 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     A side is an open log or LogReader, a Store, a KeyedTable, the place of a log (path, URL, storage), or a pair of one
     of these (not a table) and an LSN. change is seen from `a`: I is only in `b`, D only in `a`, C has another value;
     `DiffCounts.of` counts them. Values alone are compared, byte by byte: equal values set by other records are equal.
-    Records without a key are no part of it. Of a log that is being written elsewhere, the durable prefix counts.
+    Records without a key are left out. If another process writes the log, the durable prefix counts.
 
     For the LSNs see `DIFF_SCHEMA`: a key that is live on one side only has the LSN of its deletion on the other, as far
-    back as the log holds states. A table has no deletions. Of a Store they are looked for in its log, which is read
-    where a key needs it.
+    back as the log holds states. A table has no deletions. A Store's deletions are searched in its log, which is read
+    only if a key needs it.
 
     In memory: both states, and the reading of one batch. `progress` is called for each side in turn with (LSNs passed,
-    LSNs to pass). Raises HistoryTrimmedError where a state is no longer known exactly, OptionsError for what is no
-    side, and what opening and reading raise.
+    LSNs to pass). Raises HistoryTrimmedError if a state is no longer known exactly, OptionsError for an invalid side,
+    and the errors of opening and reading.
     """
     return narrowed(compared(a, b, progress)[2], DIFF_SCHEMA)
 
@@ -231,7 +231,7 @@ def _live(state: pa.RecordBatch, rows: np.ndarray[Any, np.dtype[np.int_]]) -> Ma
     live: Mask = rows >= 0
     if "kind" in state.schema.names:
         deleted = np.append(numbers_of(state.column("kind"), np.int8) == DELETE, False)
-        live &= ~deleted[rows]  # the last one is for the rows that are none
+        live &= ~deleted[rows]  # the last one is for the missing rows
     return live
 
 
@@ -261,7 +261,7 @@ COLUMNS = ("key", "change", "left_value", "right_value")
 
 
 class Change(NamedTuple):
-    """What one key becomes: `value`, or nothing at all where it is deleted."""
+    """The new value of one key: `value`, or nothing if it is deleted."""
 
     key: bytes
     deleted: bool
@@ -271,7 +271,7 @@ class Change(NamedTuple):
 def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
     """Return what a diff changes, in its order; `get(key, default)` gives the value of a key here.
 
-    OptionsError where it is no diff, or where a key differs from the diff's left side: then nothing is changed.
+    OptionsError if it is not a diff, or a key differs from the diff's left side: then nothing is changed.
     """
     try:
         table = diff if isinstance(diff, pa.Table) else pa.table(diff)

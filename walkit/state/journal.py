@@ -70,7 +70,7 @@ class Ring:
         entries[taken] = numbers
 
     def position_of(self, lsn: int) -> int | None:
-        """Return the position of the frame that holds this LSN; None where its slot holds another one, or none."""
+        """Return the position of the frame that holds this LSN; None if its slot is empty or holds another."""
         slot = lsn % self.slots
         if lsn < 1 or self._lsns[slot] != lsn:
             return None
@@ -104,7 +104,7 @@ class Journal:
     def _check(self, acked_lsn: int) -> None:
         """Assert that each record up to there is in its slot, if no checkpoint saved it and no compaction dropped it.
 
-        Only while there is no append.
+        Only without an append in progress.
         """
         self._ring._check()
         live = range(max(self.checkpoint_lsn + 1, self._contents.view().complete_from_lsn), acked_lsn + 1)
@@ -131,7 +131,7 @@ class Journal:
         return self._admission.remaining()
 
     def lookup(self, lsn: int) -> JournalEntry | None:
-        """Return where an acknowledged record is; None where the ring has it no more, the log has dropped it, or never.
+        """Return the place of an acknowledged record; None if the ring or the log no longer has it, or never had.
 
         A record that is saved may be found until another one takes its slot.
         """
@@ -141,10 +141,10 @@ class Journal:
         return JournalEntry(lsn, lsn % self.slots, position)
 
     def record(self, lsn: int) -> Record | None:
-        """Read the record of an LSN, one frame of the log alone; None where `lookup` finds nothing.
+        """Read the record of an LSN, one frame of the log alone; None if `lookup` finds nothing.
 
-        Of what was compacted since, a segment is read; None where the record was superseded and dropped.
-        CorruptionError where the frame is not intact, GapError where the log drops it meanwhile.
+        If it was compacted since, a segment is read; None if the record was superseded and dropped. CorruptionError if
+        the frame is not intact, GapError if the log drops it meanwhile.
         """
         entry = self.lookup(lsn)
         return None if entry is None else _read(self._contents.view(), entry)

@@ -14,9 +14,9 @@ from walkit.state.reconcile import DELETE, Mask, newest_of
 
 
 def with_ties(batches: list[pa.RecordBatch], newest: Mask) -> tuple[Mask, tuple[bytes, int] | None]:
-    """Return which rows win or tie with one that wins, and key and LSN of such a tie; None where there is none.
+    """Return the mask of rows that win or tie, and (key, LSN) of a tie; None without a tie.
 
-    `batches` have columns `lsn` and `key` and are in LSN order, `newest` says which of their rows is the last of its
+    `batches` have columns `lsn` and `key` and are in LSN order, `newest` marks the last row of each
     key. Rows are compared only where an LSN comes more than once.
     """
     lsns = np.concatenate([numbers_of(batch.column("lsn"), np.int64) for batch in batches])
@@ -49,10 +49,10 @@ GOAL_STATES_LARGE, LARGE_BYTES = 2, 512
 memory by the byte."""
 
 JOINED_BYTES = 8 << 20
-"""What is left of several batches becomes one of about so many bytes."""
+"""Size in bytes to which the remains of several batches are joined."""
 
 NARROW_BYTES_MAX = (1 << 31) - 1
-"""What the 32-bit offsets of one Arrow array can count."""
+"""The limit of the 32-bit offsets of one Arrow array."""
 
 RECORDS_SCHEMA: pa.Schema = pa.schema(
     [
@@ -84,9 +84,9 @@ class FinalState:
 
     def __init__(self, *, tombstones: bool = True) -> None:
         self.tombstones = tombstones
-        """May be set, and says then that there is older state which deletes from now on have to reach."""
+        """May be set: older state exists that later deletes have to reach."""
         self.tied: tuple[bytes, int] | None = None
-        """Key and LSN of one of which there are two newest records, as of the last `newest`; None where none is."""
+        """(key, LSN) with two newest records, as of the last `newest`; None without one."""
         self._waiting: list[pa.RecordBatch] = []
         self._size = 0
         self._goal = REDUCE_BYTES
@@ -170,7 +170,7 @@ def _of_type(column: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """Return the batch without its tombstones; itself where there are none."""
+    """Return the batch without its tombstones; itself without any."""
     live = numbers_of(batch.column("kind"), np.int8) != DELETE
     return batch if live.all() else batch.filter(array_of_mask(live))
 

@@ -1,4 +1,4 @@
-"""Which snapshot a state begins with: the newest that can be trusted, or the one for an LSN, or for every exact state.
+"""The snapshot at the base of a state: the newest that can be trusted, or the one for an LSN, or for every exact state.
 
 From a snapshot on the log has to be there, with the tombstones: where compaction has dropped one since, a key that was
 deleted would live again (FORMAT.md F-16.7).
@@ -25,13 +25,13 @@ class Restored:
     """Which snapshot a machine was restored from, and which newer ones could not be used."""
 
     info: SnapshotInfo | None
-    """None where there was no good one: the machine is empty."""
+    """None without a good one: the machine is empty."""
     refused: tuple[SnapshotError | FormatVersionError, ...]
     """Newest first."""
 
     @property
     def lsn(self) -> int:
-        """LSN of the snapshot; 0 where there was no good one."""
+        """LSN of the snapshot; 0 without a good one."""
         return 0 if self.info is None else self.info.lsn
 
 
@@ -48,7 +48,7 @@ def restore_newest(
 
     One that is damaged, of a newer format, or of another log or history is passed over, with an event, for the one
     before it; that of a staged log, which is to take the place of this one, is not looked at. Raises the error of the
-    newest one where the log does not reach back to what was left; CorruptionError where the log ends before a good
+    newest one if the log does not reach back to an older one; CorruptionError if the log ends before a good
     snapshot, to whose LSN it had been durable.
     """
     refused: list[SnapshotError | FormatVersionError] = []
@@ -101,8 +101,8 @@ def base_at(view: View, wanted: int) -> int:
 
     A snapshot at the very LSN needs no history. From any other base on the log has to be there, and the state has to be
     one that the log still holds: from the manifest's `exact_from_lsn` on, which trimming and compaction move. Of
-    several snapshots it is the newest. HistoryTrimmedError where none will do; the newest one's own error where every
-    one that would do is damaged.
+    several snapshots the newest is taken. HistoryTrimmedError if none will do; the newest one's own error if every one
+    that would do is damaged.
     """
     exact = wanted >= view.manifest.exact_from_lsn
     if exact and view.first_lsn == 1:
@@ -122,8 +122,8 @@ def base_at(view: View, wanted: int) -> int:
 def base_of_all(view: View, newest: int) -> int:
     """Return the LSN of the snapshot with which every state begins that the log still holds; 0 for the log's beginning.
 
-    It is the oldest one from which the log continues. `newest` is the view's last LSN. HistoryTrimmedError where there
-    is none; the oldest one's own error where every one is damaged.
+    It is the oldest one from which the log continues. `newest` is the view's last LSN. HistoryTrimmedError without one;
+    the oldest one's own error if every one is damaged.
     """
     if view.first_lsn == 1:
         return 0
@@ -138,7 +138,7 @@ def _reached(view: View) -> int:
 
 
 def _first_good(view: View, lsns: Iterable[int]) -> int | None:
-    """Return the first LSN whose snapshot of a keyed table can be used; None where there is none to be looked at."""
+    """Return the first LSN whose snapshot of a keyed table can be used; None without any."""
     refused: list[SnapshotError | FormatVersionError] = []
     for lsn in lsns:
         try:

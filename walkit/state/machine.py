@@ -1,4 +1,4 @@
-"""What a log's records are fed to: the contract of a state machine.
+"""The contract of a state machine, which is fed a log's records.
 
 A state machine turns records into state, deterministically: the same records in the same order give the same state,
 in any batches, on any machine, at any time. It has no clock, no randomness and no I/O. It is not
@@ -23,7 +23,7 @@ class StateMachine(Protocol):
 
     @property
     def snapshot_format(self) -> str:
-        """Name and version of what the records of a snapshot mean, such as "keyed-table/1".
+        """Name and version of a snapshot's record layout, such as "keyed-table/1".
 
         By it a machine's snapshots are found again: `walkit.checkpoint` writes them beside the log, `walkit.recover`
         takes the newest. One of another format is refused before `restore` is called. A custom machine that
@@ -32,7 +32,7 @@ class StateMachine(Protocol):
 
     @property
     def applied_lsn(self) -> int:
-        """LSN up to which records have been applied; 0 where there was none."""
+        """LSN up to which records have been applied; 0 before the first."""
 
     def apply(self, batch: Batch) -> None:
         """Apply records that follow: in LSN order, the first above `applied_lsn`, which moves to the last.
@@ -89,7 +89,7 @@ class StateImage:
 def take_image(machine: StateMachine, lsn: int | None = None) -> StateImage:
     """Return the machine's state as it is now; the machine may be fed on while the image is written.
 
-    `lsn` is given where the log is known to hold nothing more for the machine up to there.
+    `lsn` is given if the log is known to hold nothing more for the machine up to there.
     """
     at = machine.applied_lsn if lsn is None else lsn
     if at < machine.applied_lsn:

@@ -1,7 +1,7 @@
 """A custom state machine beside a log: `checkpoint` saves it there, `recover` brings it back.
 
-The snapshots are files of the log (FORMAT.md F-16). Those of one log are all of one `snapshot_format`: a snapshot lets
-the log drop what it holds, and the state of another machine could not be restored from what is left. A Store's are of
+The snapshots are files of the log (FORMAT.md F-16). Those of one log all have one `snapshot_format`: a snapshot lets
+the log drop its records, and the state of another machine could not be restored from the rest. A Store's are of
 the keyed table ("keyed-table/1"), which `recover` gives back in a `walkit.state.KeyedTable`.
 """
 
@@ -27,12 +27,13 @@ from walkit.state.replay import ReplayProgress, ReplayReport, check_arguments, c
 from walkit.state.snapshot import SnapshotInfo
 
 ATTEMPTS_MAX = 8
-"""How often a recovery begins anew because a writer's checkpoints overtook it, before its error is raised."""
+"""The number of times that a recovery starts again because a writer's checkpoints overtook it, before its error is
+raised."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineRecovery:
-    """How a machine was recovered: from which snapshot, and what was replayed after it."""
+    """The course of a machine's recovery: the snapshot, and the replay after it."""
 
     snapshot: SnapshotInfo | None
     """The one that was restored; None where the state came from the log alone."""
@@ -67,9 +68,9 @@ def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None
     log, with the event `walkit.snapshot.skip`. `progress` as in `walkit.replay`, which this ends with: calling that
     later continues from here. Nothing is changed but the machine; where this raises, its state is undefined.
 
-    Raises the SnapshotError (stage "format" for another machine's) or FormatVersionError of the newest snapshot where
-    the log does not reach back to what is left; HistoryTrimmedError where the log was trimmed and has no snapshot
-    from which it continues; CorruptionError where the log ends before the snapshot, or when damage is reached;
+    Raises the SnapshotError (stage "format" for another machine's) or FormatVersionError of the newest snapshot if the
+    log does not reach back to an older one; HistoryTrimmedError if the log was trimmed and has no snapshot from which
+    it continues; CorruptionError if the log ends before the snapshot, or when damage is reached;
     OptionsError.
     """
     check_arguments(log, machine, progress)
@@ -96,7 +97,7 @@ def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None
 
 
 class _Seen(NamedTuple):
-    """What could be read of a log at one moment."""
+    """The readable state of a log at one moment."""
 
     view: View
     newest_lsn: int
@@ -117,16 +118,16 @@ def _restore(seen: _Seen, machine: StateMachine, events: EventSink) -> Restored:
 
 
 def checkpoint(log: WriteAheadLog, machine: StateMachine, *, trim: bool = True) -> CheckpointReport:
-    """Save the state of `machine` beside the log, and drop the log that it makes needless.
+    """Save the state of `machine` beside the log, and drop the log before it.
 
     Durable on return: the log up to the machine's `applied_lsn`, a snapshot there, the low watermark, then the trim, as
-    of `Store.checkpoint`. Holds keep the log back; with `trim=False` nothing of it is dropped. `walkit.recover` begins
-    with this snapshot. Older ones are removed, but for the one before while the log still reaches back to it. The
+    of `Store.checkpoint`. Holds keep the log back; with `trim=False` nothing of it is dropped. `walkit.recover` starts
+    with this snapshot. Older ones are removed, except the one before while the log still reaches back to it. The
     machine must not be fed during the call; other threads may append to the log. One checkpoint is taken at a time.
 
-    SnapshotError: stage "format" where snapshots of another machine are beside the log, and nothing was written;
-    else the stage that failed. OptionsError for a log that a Store keeps, and for a machine that is ahead of the log.
-    LogClosedError, StorageError. What was left undone is done by the next checkpoint.
+    SnapshotError: stage "format" if snapshots of another machine are beside the log, and nothing was written; else the
+    stage that failed. OptionsError for a log that a Store keeps, and for a machine that is ahead of the log.
+    LogClosedError, StorageError. The next checkpoint does the rest.
     """
     if not isinstance(log, WriteAheadLog):
         refuse("log", log, "a log that is open for writing")

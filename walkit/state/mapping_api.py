@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class MappingApi(ABC):
-    """What can be read of a table that follows a log. Safe from any thread.
+    """The read methods of a table that follows a log. Safe from any thread.
 
     Each call sees at least everything acknowledged to a caller before it. A key is bytes or another buffer;
     RecordTypeError for anything else. LogClosedError once the log is closed.
@@ -29,14 +29,14 @@ class MappingApi(ABC):
 
     @abstractmethod
     def _see_acknowledged(self) -> None:
-        """Bring the table to what is acknowledged, or refuse."""
+        """Apply all acknowledged records, or refuse."""
 
     @overload
     def get(self, key: Any) -> bytes | None: ...
     @overload
     def get(self, key: Any, default: T) -> bytes | T | None: ...
     def get(self, key: Any, default: T | None = None) -> bytes | T | None:
-        """Return the value of a key, or `default` where it is not live."""
+        """Return the value of a key, or `default` if it is not live."""
         self._see_acknowledged()
         return self._table.get(key if type(key) is bytes else as_bytes(key, "key"), default)
 
@@ -49,7 +49,7 @@ class MappingApi(ABC):
         return (key if type(key) is bytes else as_bytes(key, "key")) in self._table
 
     def lsn_of(self, key: Any) -> int | None:
-        """Return the LSN of the record that set a live key; None where it is not live."""
+        """Return the LSN of the record that set a live key; None if it is not live."""
         self._see_acknowledged()
         return self._table.lsn_of(key if type(key) is bytes else as_bytes(key, "key"))
 
@@ -59,7 +59,7 @@ class MappingApi(ABC):
             return len(self._table)
 
     def __bool__(self) -> bool:
-        """True also when there is no key."""
+        """True, even without keys."""
         return True
 
     def __iter__(self) -> Iterator[bytes]:

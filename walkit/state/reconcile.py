@@ -1,4 +1,4 @@
-"""The one reconciliation rule: which record says what a key is worth.
+"""The one reconciliation rule: which record gives a key its value.
 
 For each key the record with the newest LSN wins; a delete that wins (a tombstone) leaves nothing. A record without a
 key is an event: it is history, and no part of keyed state. A bundle or link with a key counts as a put of its value:
@@ -99,7 +99,7 @@ def _by_dictionary(keys: pa.Array, rows: Numbers, newest: Mask) -> None:
 
 
 def _words(keys: pa.Array) -> list[Words] | None:
-    """Return the keys as columns of words, equal in every column where the keys are; None where a key is too long."""
+    """Return the keys as columns of words, equal in every column where the keys are; None if a key is too long."""
     count = len(keys)
     _, offset_buffer, data_buffer = keys.buffers()
     dtype = np.int64 if pa.types.is_large_binary(keys.type) else np.int32
@@ -127,7 +127,7 @@ def _words(keys: pa.Array) -> list[Words] | None:
 
 
 _MASKS: Words = np.array([(1 << (8 * n)) - 1 for n in range(WORD + 1)], np.uint64)
-"""Of a key shorter than a word the bytes that are its own."""
+"""Masks for the bytes of a key shorter than a word."""
 
 
 def _words_alike(data: npt.NDArray[np.uint8], count: int, length: int) -> list[Words]:

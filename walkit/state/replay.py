@@ -30,7 +30,7 @@ END = object()
 
 
 def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
-    """Yield the items of `items`, of which a thread has up to `depth` ready; raises what it raises, where it raises.
+    """Yield the items of `items`, of which a thread has up to `depth` ready; raises its errors, at their place.
 
     Worth it where drawing an item releases the interpreter's lock, as reading and checksums of large frames do. The
     thread ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
@@ -90,12 +90,12 @@ PIECE_RECORDS_MIN = 256
 """Records of the first such call, and the fewest of any: how fast a machine is shows only when it runs."""
 
 ReplayProgress = Callable[[int, int], None]
-"""Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the replay."""
+"""Called after each batch with (LSNs passed, LSNs to pass). Its error ends the replay."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplayReport:
-    """What one replay did. `size_bytes` counts the records as Arrow columns."""
+    """The result of one replay. `size_bytes` counts the records as Arrow columns."""
 
     first_lsn: int
     """The first LSN asked for."""
@@ -145,11 +145,11 @@ def replay(
     Of a compacted log the records are replayed that are left; a machine for which superseded records count gives the
     right state only from `log.complete_from_lsn` on.
 
-    Raises HistoryTrimmedError where the machine would have to begin with records that are gone (restore a snapshot
-    first) or is to end below `log.exact_from_lsn`, where what was superseded later is missing already; GapError where
-    an explicit `first_lsn` is gone, or what is left of the log after a trim or a compaction beside this does not lead
-    on to the right state (the machine is at its `applied_lsn` then); OptionsError where the machine has it already,
-    CorruptionError when damage is reached.
+    Raises HistoryTrimmedError if the machine would have to start with records that are gone (restore a snapshot first)
+    or is to end below `log.exact_from_lsn`, where records superseded later are missing already; GapError if an explicit
+    `first_lsn` is gone, or the rest of the log after a concurrent trim or compaction does not lead to the right state
+    (the machine is at its `applied_lsn` then); OptionsError if the machine has it already, CorruptionError when damage
+    is reached.
     """
     check_arguments(log, machine, progress)
     began = time.perf_counter()
@@ -194,7 +194,7 @@ def replay(
 
 
 SAVED = ("snapshot_format", "snapshot", "restore", "checksum")
-"""What a machine has beside `apply` and `applied_lsn` where its state is saved and restored."""
+"""The members that a machine has beside `apply` and `applied_lsn` if its state is saved and restored."""
 
 
 def check_saved(machine: object) -> None:

@@ -65,7 +65,7 @@ __all__ = [
 ]
 
 FRAME_GOAL_BYTES: Final = 1 << 20
-"""Keys and values that a frame takes before the next one is begun; one larger record has a frame to itself."""
+"""Keys and values that a frame takes before the next one is started; one larger record has a frame to itself."""
 
 
 class Writable(Protocol):
@@ -218,7 +218,7 @@ def write_snapshot(
     make_durable: Callable[[int], object],
     codec: str | None = None,
 ) -> SnapshotInfo:
-    """Write a state image to `snapshot-<LSN>`; on stable storage on return, in place of an older one at this LSN.
+    """Write a state image to `snapshot-<LSN>`; on stable storage on return, replacing an older one at this LSN.
 
     `identity` is the log, and the epoch in which the record at the image's LSN was written. `make_durable(lsn)` puts
     the log on stable storage up to there: a snapshot under its name is a promise that the log reached it. One snapshot
@@ -226,7 +226,7 @@ def write_snapshot(
 
     A stage that fails is a SnapshotError with `stage`, `retry`, `retry_stage` and the cause chained; a failed image of
     the machine itself (ValueError) comes as it is. Before stage "rename" older snapshots are as they were; the file
-    that was begun is removed if the storage lets it. To do a failed stage alone again, use `SnapshotWrite`.
+    that was started is removed if the storage allows. To do a failed stage alone again, use `SnapshotWrite`.
     """
     write = SnapshotWrite(storage, image, identity=identity, make_durable=make_durable, codec=codec)
     try:
@@ -239,7 +239,7 @@ def write_snapshot(
 class SnapshotWrite:
     """The writing of one snapshot, which can be continued at the stage that failed. One thread at a time.
 
-    For the parameters see `write_snapshot`. While a failed one is kept, no other snapshot is to be begun.
+    For the parameters see `write_snapshot`. While a failed one is kept, no other snapshot may be started.
     """
 
     def __init__(
@@ -293,7 +293,7 @@ class SnapshotWrite:
         return info
 
     def discard(self) -> None:
-        """Remove the file that has no name yet, if the storage lets it; `finish` is not to be called any more."""
+        """Remove the file that has no name yet, if the storage lets it; `finish` may not be called afterwards."""
         if self.stage in ("write", "log"):
             with suppress(StorageError):
                 self._storage.remove(NEW_NAME)
@@ -347,7 +347,7 @@ def _stage(name: str) -> Iterator[None]:
 
 
 def refuse_other_machines(storage: Storage, machine: StateMachine) -> None:
-    """Refuse to begin a snapshot where there are those of another kind of machine: SnapshotError (stage "format").
+    """Refuse a snapshot beside those of another kind of machine: SnapshotError (stage "format").
 
     The log would be trimmed below what they need, and older ones removed. Reads headers only; one that cannot be read
     says nothing.
@@ -363,8 +363,8 @@ def refuse_other_machines(storage: Storage, machine: StateMachine) -> None:
             continue
         if found != machine.snapshot_format:
             raise SnapshotError(
-                f"the log at {storage.location} has snapshots of a {found!r} (LSN {lsn:,}), and this machine's are of "
-                f"a {machine.snapshot_format!r}: one log has the snapshots of one machine. Nothing was written",
+                f"the log at {storage.location} has snapshots of a {found!r} (LSN {lsn:,}), and this machine writes "
+                f"{machine.snapshot_format!r}: one log has the snapshots of one machine. Nothing was written",
                 stage="format",
                 retry="keep this machine beside another log, or remove the other's snapshots first",
             )

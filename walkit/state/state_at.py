@@ -26,11 +26,11 @@ from walkit.state.table import KeyedTable
 from walkit.storage.interface import ReadableFiles
 
 StateProgress = Callable[[int, int], None]
-"""Called after each batch with (LSNs passed, LSNs to pass). What it raises ends the work."""
+"""Called after each batch with (LSNs passed, LSNs to pass). Its error ends the work."""
 
 
 class ExactState(NamedTuple):
-    """A state of a log, and the snapshot that it begins with."""
+    """A state of a log, and the snapshot at its base."""
 
     records: FinalState
     """The newest record of each key; a snapshot's are all puts, those of the log deletes, too."""
@@ -50,7 +50,7 @@ def exact_state(log: ReadApi, at_lsn: int | None = None, progress: StateProgress
         try:
             return _state_of(view, _wanted(view, newest, at_lsn), progress)
         except (GapError, SnapshotError):
-            # A trim, a compaction or a checkpoint has removed a file of the view. What is left has the state, or not.
+            # A trim, a compaction or a checkpoint has removed a file of the view. The rest has the state, or not.
             if log._now()[0].manifest.generation == view.manifest.generation:
                 raise
 
@@ -78,7 +78,7 @@ def deletions(log: ReadApi, keys: pa.Array, up_to: int) -> pa.Table:
     """Return key and LSN of the newest delete of each of `keys` that the log has up to `up_to`, in no order.
 
     It is looked for from the log's first record on, or from the oldest snapshot from which the log continues: as far
-    back as the log holds states. What trimming or compaction has dropped is not found, and is no error.
+    back as the log holds states. Dropped records (trimming, compaction) are not found, without an error.
     """
     while True:
         view, newest = log._now()
@@ -134,7 +134,7 @@ class PastState(Mapping[bytes, bytes | None]):
         return iter(self._table)
 
     def lsn_of(self, key: bytes) -> int | None:
-        """Return the LSN of the record that set a live key; None where it was not live."""
+        """Return the LSN of the record that set a live key; None if it was not live."""
         return self._table.lsn_of(key)
 
     def checksum(self) -> int:
@@ -157,8 +157,8 @@ class PastState(Mapping[bytes, bytes | None]):
 def state_at(log: ReadApi, storage: ReadableFiles, lsn: int, newest_lsn: int) -> PastState:
     """Return the keyed state with everything up to `lsn`, and nothing after it.
 
-    OptionsError for an LSN that is not a record's yet; HistoryTrimmedError where the state is no longer known;
-    CorruptionError where damage is reached.
+    OptionsError for an LSN without a record yet; HistoryTrimmedError if the state is no longer known; CorruptionError
+    if damage is reached.
     """
     lsn = as_lsn(lsn)
     if not 0 <= lsn <= newest_lsn:

@@ -67,10 +67,10 @@ class ReplayedLsns:
 class KeyedTable:
     """Key to value by the rule of `walkit.state.reconcile`, with the LSN of the record that set each key.
 
-    A state machine that also takes Arrow. Two plain dicts: on CPython 3.11 about 120 bytes a key beside key and value;
-    after a replay the LSNs are numbers in columns until one is asked for, which makes the second dict of them.
-    A put without a value is a key whose value is None. Applying a batch again that was applied in part gives the same
-    as once, so an interrupt in `apply` is mended by calling it again. Not thread-safe.
+    A state machine that also takes Arrow. Two plain dicts: on CPython 3.11 about 120 bytes per key beside key and
+    value; after a replay the LSNs are numbers in columns until one is asked for, which makes the second dict of them. A
+    put without a value is a key whose value is None. Applying a batch again that was applied in part gives the same as
+    once, so after an interrupt call `apply` again. Not thread-safe.
     """
 
     __slots__ = ("_applied_lsn", "_gathered", "_lsns", "_replayed", "_values")
@@ -84,7 +84,7 @@ class KeyedTable:
         """For keys that are live and not in `_lsns`. A key that was deleted may still be in it."""
         self._applied_lsn = 0
         self._gathered: FinalState | None = None
-        """Records newer than what is in the dicts."""
+        """Records newer than those in the dicts."""
 
     @property
     def applied_lsn(self) -> int:
@@ -176,7 +176,7 @@ class KeyedTable:
                 _apply_newest(self._values, self._lsns, batch)
             self._gathered = None
             return
-        # Of an empty table the gathered records are without tombstones: it stays empty until it has all of them.
+        # An empty table gathers records without tombstones: it stays empty until it has all of them.
         values: dict[bytes, bytes | None] = {}
         replayed = ReplayedLsns()
         for batch in newest:
@@ -195,7 +195,7 @@ class KeyedTable:
     @overload
     def get(self, key: bytes, default: T) -> bytes | T | None: ...
     def get(self, key: bytes, default: T | None = None) -> bytes | T | None:
-        """Return the value of a key, or `default` where the key is not live."""
+        """Return the value of a key, or `default` if the key is not live."""
         if self._gathered is not None:
             self.settle()
         return self._values.get(key, default)
@@ -206,7 +206,7 @@ class KeyedTable:
         return [lsns.get(key) or older[key] for key in self._values]
 
     def lsn_of(self, key: bytes) -> int | None:
-        """Return the LSN of the record that set a live key; None where it is not live.
+        """Return the LSN of the record that set a live key; None if it is not live.
 
         The first call after a replay of many keys makes a dict of them.
         """
