@@ -18,7 +18,7 @@ from walkit._internal.html import options as options_html
 
 
 class Policy(Protocol):
-    """When to seal a frame: `walkit.policy` says what it is asked and may answer, and has the usual ones."""
+    """When to seal a frame: `walkit.policy` defines its question and answers, and has the usual ones."""
 
     def decide(self, queue: Any) -> Any:
         """Say what to do with what waits: `Take` or `Wait`."""
@@ -75,7 +75,7 @@ class Retention:
     records_max: int | None = None
     """Drop the oldest while there are more records in the log."""
     below_claims: bool = False
-    """Drop what the slowest claim has passed; nothing where there is none."""
+    """Drop the records that the slowest claim has passed; none without a claim."""
     hard_bytes_max: int | None = None
     """Drop the oldest while the segment files are larger, regardless of claims: a consumer so slow gets a
     GapError."""
@@ -124,10 +124,10 @@ class LogOptions:
     write_timeout_ms: int | None = 30_000
     """A call to the device that has not returned after this time, and a second of grace, has failed, with everything
     after it: the log is poisoned, and no caller waits longer, except one that writes its own frame in `append`.
-    `close` raises StorageError then, and the lock is freed when the device answers. None waits for ever."""
+    `close` raises StorageError then, and the lock is freed when the device answers. None waits forever."""
     direct_io: bool = False
-    """Write past the page cache (O_DIRECT, and O_DSYNC at level "sync"), frames aligned to 4096 bytes. Where the place
-    refuses that, the log is written through the page cache, and an event says so."""
+    """Write past the page cache (O_DIRECT, and O_DSYNC at level "sync"), frames aligned to 4096 bytes. If the place
+    refuses that, the log is written through the page cache, and an event reports it."""
     segment_bytes: int = 64 * MIB
     """Size of one segment file, header included."""
     frame_bytes_max: int = FRAME_BYTES_MAX_DEFAULT

@@ -1,4 +1,4 @@
-"""One error tree, grouped by what the caller does next.
+"""One error tree, grouped by the caller's next step.
 
 ::
 
@@ -39,14 +39,14 @@
     ├── CallbackError                       use `submit` in the callback, or another thread
     ├── LogPoisonedError                    nothing was written: repair the device, open again
     ├── LogClosedError                      nothing was written: open again
-    ├── GapError                            begin again at `oldest`
+    ├── GapError                            start again at `oldest`
     ├── ClaimError                          look at `reason`: take the claim again, or leave it to its owner
     ├── CursorError                         decide where the consumer begins, and reset the cursor
     │   └── CursorDivergedError             the same; it is a DivergenceError, too
     ├── HistoryTrimmedError                 ask for a newer LSN
     ├── SnapshotError                       retry the stage it names
     ├── DivergenceError                     the two logs are different histories
-    │   └── replication.RewindError         look at `reason`: who has read it, or where a bootstrap is needed
+    │   └── replication.RewindError         look at `reason`: its readers, or the need of a bootstrap
     ├── replication.ProtocolError           look at what serves there
     ├── replication.IdentityError           follow with a new identity
     └── replication.ReplicaFailedError      read its cause; make a new replica
@@ -133,7 +133,7 @@ class RecordTooLargeError(WalkitError, ValueError):
 
 
 class RecordTypeError(WalkitError, TypeError):
-    """A key, a value or a column of records is of a type that it cannot have. Nothing was written.
+    """A key, a value or a column of records has a wrong type. Nothing was written.
 
     `what` names it, `found` its type.
     """
@@ -177,7 +177,7 @@ class LogNotFoundError(WalkitError, FileNotFoundError):
     code = "log-not-found"
 
     def __init__(
-        self, path: str, why: str = "there is no manifest. walkit.open(path) makes a new one"
+        self, path: str, why: str = "the manifest is missing. walkit.open(path) makes a new log"
     ) -> None:
         super().__init__(f"no log at {path}: {why}")
         self.path = self.filename = path
@@ -208,7 +208,7 @@ class LogExistsError(WalkitError, FileExistsError):
 
 
 class LogLockedError(WalkitError):
-    """Another writer holds the log. `index` is its place in `walkit.open_logs()`, where it is in this process."""
+    """Another writer holds the log. `index` is its place in `walkit.open_logs()`, if it is in this process."""
 
     code = "log-locked"
 
@@ -250,7 +250,7 @@ class LogFencedError(WalkitError):
 
 
 class FormatVersionError(WalkitError):
-    """The bytes are of a newer format or another draft, or use a feature this version does not know."""
+    """The bytes have a newer format or another draft's, or use a feature this version does not know."""
 
     code = "format-version"
 
@@ -266,7 +266,7 @@ class CorruptionError(WalkitError):
     """Bytes that were promised are not what was written. Nothing was changed.
 
     `first_lost_lsn` is the first LSN that cannot be read, `position` its position in the log;
-    `expected` and `found` say what differed. Facts that are not known are None.
+    `expected` and `found` are the values that differed. Facts that are not known are None.
     """
 
     code = "corruption"
@@ -420,7 +420,7 @@ class JournalFullError(LogFullError):
     """The journal of a store has no free slot: as many records as it has slots are in no checkpoint.
 
     Nothing of this call was written. `store.checkpoint()` makes room; `failed` is the error of the last automatic one,
-    as text ("" if there was none), and `__cause__` the error itself.
+    as text ("" if it succeeded), and `__cause__` the error itself.
     """
 
     code = "journal-full"
@@ -453,7 +453,7 @@ class LogExhaustedError(WalkitError):
 
 
 class CommitFailedError(WalkitError):
-    """A write or sync failed after it was begun: the records may or may not survive reopening.
+    """A write or sync failed after it started: the records may or may not survive reopening.
 
     `acked_lsn` is the last LSN acknowledged before the failure. `acknowledged_prefix` counts the records of
     this very call that were acknowledged (`append_many`).
@@ -491,7 +491,7 @@ class WaitTimeoutError(WalkitError, TimeoutError):
 class CallbackError(WalkitError):
     """A callback, a finaliser or a signal handler asked for what cannot come before it returns.
 
-    Its thread is in the midst of a frame, of a sync, or of another step of walkit's, and has its locks.
+    Its thread is inside a frame, a sync or another step of walkit's, and has its locks.
 
     Nothing of this call was written; a ticket that was asked for its result is still on its way. `submit` queues a
     record after the frame, and another thread can wait for it.
@@ -501,7 +501,7 @@ class CallbackError(WalkitError):
 
     def __init__(
         self,
-        message: str = "this thread is in the midst of the log's own work, as of a frame or a trim: it cannot wait for "
+        message: str = "this thread runs the log's own work, such as a frame or a trim: it cannot wait for "
         "the log before the callback has returned. Use submit(), or another thread",
         *,
         acknowledged_prefix: int = 0,
@@ -547,9 +547,9 @@ class GapError(WalkitError):
 class CursorError(WalkitError):
     """The saved progress of a consumer is not of this log as it is, and guessing would skip records. Nothing changed.
 
-    `reason` is "beyond" (after the end of the log), "identity" (the record at its LSN is of another epoch: what it had
-    done was cut, and the number given again), "foreign" (of another log), "moved" (another of this name has advanced
-    it), or "undurable" (moved by a reader to what nothing vouches for yet). `expected` and `found` say what differs.
+    `reason` is "beyond" (after the end of the log), "identity" (the record at its LSN has another epoch: its old record
+    was cut, and the number given again), "foreign" (of another log), "moved" (another of this name has advanced
+    it), or "undurable" (moved by a reader past the proven records). `expected` and `found` differ.
     """
 
     code = "cursor"
@@ -568,7 +568,7 @@ class ClaimError(WalkitError):
     `reason` is "full" (the log has as many claims as it may), "taken" (another owner has it, or another session of this
     one has written it), "dropped" (somebody has removed it before its lease was over), "released" (by this very
     object), or "clock" (the wall clock is at a time that no claim has). `owner` is the one that the file names, and
-    `lease_until_us` when its lease is over, microseconds since 1970; None where it names none.
+    `lease_until_us` the end of its lease, microseconds since 1970; None without one.
     """
 
     code = "claim"

@@ -1,11 +1,11 @@
 """Named events: what the log reports to its host while it works.
 
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
-`logging.getLogger("walkit")`. A callback must be quick; if it raises, the failure is logged and the log continues
+`logging.getLogger("walkit")`. A callback must be fast; if it raises, the failure is logged and the log continues
 (Quiver's host callbacks are the source of the idea).
 
-A callback may hold a lock while it calls a log and waits: each handler of `logging` does. So no thread sends an event
-while another may wait for it. An event of a caller's call is sent on the caller's thread, once that has given back its
+A callback may hold a lock while it calls a log and waits: each handler of `logging` does. So a thread that another may
+wait for sends no event. An event of a caller's call is sent on the caller's thread, once that has given back its
 locks and its lead (`EventSink.held`, `is_busy`), and once its worker has ended (`Outbox`). An event of a thread of the
 log's own goes to a thread that sends and does nothing else.
 """
@@ -219,7 +219,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.compaction.publish": (logging.DEBUG, "a compacted segment took the place of others"),
     "walkit.cursor.reset": (
         logging.WARNING,
-        "a damaged cursor was taken for none: its consumer begins again, and sees records twice",
+        "a damaged cursor was ignored: its consumer starts again, and sees records twice",
     ),
     "walkit.retention.drop": (logging.DEBUG, "segments beyond the limits of retention were dropped"),
     "walkit.retention.refuse": (logging.WARNING, "the log is at its capacity and refuses; reported once"),
@@ -230,7 +230,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.claim.expire": (logging.WARNING, "the lease of a claim ran out, and the claim was removed"),
     "walkit.claim.damage": (
         logging.WARNING,
-        "a claim cannot be read: until it is written anew or dropped, it keeps the whole log",
+        "a claim cannot be read: until it is written again or dropped, it keeps the whole log",
     ),
     "walkit.retention.clock": (
         logging.WARNING,
@@ -254,7 +254,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.observer.lose": (
         logging.ERROR,
-        "an observer fell so far behind that frames had to be read from the log, and they are not there: it ended",
+        "an observer ended: it fell so far back that its frames were gone from the log",
     ),
     "walkit.replica.move": (logging.DEBUG, "a replica changed its state"),
     "walkit.replica.lose": (logging.INFO, "a replica lost its primary, or had none to lose; it tries again"),
@@ -264,9 +264,9 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.replica.bootstrap": (
         logging.INFO,
-        "a replica gets its log anew: what it needs is gone from its primary, or is there in another form",
+        "a replica gets its log again: its primary no longer has the frames, or has them in another form",
     ),
-    "walkit.replica.replace": (logging.INFO, "the log that a replica got anew took the place of its own"),
+    "walkit.replica.replace": (logging.INFO, "the log that a replica got again replaced its own"),
     "walkit.replica.promote": (
         logging.WARNING,
         "a replica became a primary of its own; the old primary is not fenced",
@@ -275,7 +275,7 @@ EVENTS: dict[str, tuple[int, str]] = {
         logging.WARNING,
         "a replica that differed from its primary was cut back; what went is under lost+found",
     ),
-    "walkit.replica.fail": (logging.ERROR, "a replica follows its primary no more"),
+    "walkit.replica.fail": (logging.ERROR, "a replica stopped following its primary"),
     "walkit.acks.begin": (logging.INFO, "appends are acknowledged once so many replicas have them"),
     "walkit.acks.late": (
         logging.WARNING,
@@ -318,8 +318,8 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "lasted_ms": ("ms", "how long the state before lasted"),
     "last_lsn": ("lsn", "the last record there was"),
     "limit": ("bytes", "the bound that was reached"),
-    "location": ("text", "where the log is"),
-    "low_watermark": ("lsn", "what is at or below it was dropped"),
+    "location": ("text", "the log's place"),
+    "low_watermark": ("lsn", "records at or below it were dropped"),
     "lsn": ("lsn", "the record up to which it reaches"),
     "lsns": ("lsn", "how many LSNs are in the range"),
     "missing_bytes": ("bytes", "what is still to be fetched"),
@@ -328,7 +328,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "oldest": ("lsn", "the oldest record that is there now"),
     "owner": ("text", "the random id of the claim's owner"),
     "path": ("text", "the log that is read"),
-    "place": ("text", "where the folder is now"),
+    "place": ("text", "the folder's place now"),
     "policy": ("text", "the recovery policy"),
     "position": ("position", "where it begins"),
     "reason": ("text", "why the place refuses"),
@@ -341,7 +341,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "source": ("text", "the primary's address"),
     "state": ("text", "the state now"),
     "verdict": ("text", "what recovery found"),
-    "waste": ("ratio", "the share of the segment that was needless"),
+    "waste": ("ratio", "the share of the segment that was waste"),
     "what": ("text", "the callback's name"),
     "why": ("text", "what moved it"),
 }
@@ -418,7 +418,7 @@ def _is_logged(level: int) -> bool:
 
 
 class EventSink:
-    """Sends events to a callback, or to `logging` when there is none, and to listeners. Safe from any thread."""
+    """Sends events to a callback, or to `logging` without one, and to listeners. Safe from any thread."""
 
     __slots__ = ("_callback", "_calling", "_listeners", "_sender", "is_busy", "is_leading", "kept")
 
@@ -464,7 +464,7 @@ class EventSink:
             box.send()
 
     def emit(self, name: str, /, **attributes: Any) -> None:
-        """Send one event. Never raises, but on the main thread what is no Exception: a signal handler may raise it."""
+        """Send one event. Never raises, except a BaseException of a signal handler on the main thread."""
         self.pass_on(name, attributes)
 
     def pass_on(self, name: str, attributes: dict[str, Any]) -> None:
@@ -478,7 +478,7 @@ class EventSink:
             self._send(name, attributes)
 
     def keep(self, name: str, attributes: dict[str, Any]) -> None:
-        """Keep one event for a thread that nobody waits for; takes no lock. Nothing where nobody would hear it."""
+        """Keep one event for a thread without waiters; takes no lock. Does nothing if nothing receives it."""
         if self._callback is None and not self._listeners and not _is_logged(EVENTS[name][0]):
             return
         self._sender.add(name, attributes)

@@ -1,6 +1,6 @@
 """When a frame is sealed: the policies that `LogOptions(policy=...)` takes, and the parts of your own.
 
-`walkit.commit.policy`, where they are, says what a policy is asked and may answer.
+`walkit.commit.policy`, which defines them, explains a policy's question and answers.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ Buffer: TypeAlias = bytes | bytearray | memoryview
 
 
 SHOWN_BYTES = 64
-"""Of a key or value these are shown in a notebook."""
+"""Bytes of a key or value that a notebook shows."""
 
 
 class Kind(IntEnum):
@@ -97,8 +97,8 @@ class Record(NamedTuple):
     def arrow(self) -> pa.RecordBatch:
         """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.
 
-        ValueError for any other kind. CorruptionError, with `first_lost_lsn`, where the value is no Arrow stream of one
-        valid batch: its frame's checksum was right, so it was written like that.
+        ValueError for any other kind. CorruptionError, with `first_lost_lsn`, if the value is not an Arrow stream of
+        one valid batch: its frame's checksum was right, so it was written like that.
         """
         if self.kind is not Kind.BUNDLE:
             raise ValueError(f"record {self.lsn} is a {self.kind}, not a bundle")
@@ -242,12 +242,12 @@ class Batch:
 
     @property
     def first_lsn(self) -> int:
-        """LSN of the first record; 0 when there is none."""
+        """LSN of the first record; 0 when empty."""
         return self.lsns[0] if self.lsns else 0
 
     @property
     def last_lsn(self) -> int:
-        """LSN of the last record; 0 when there is none."""
+        """LSN of the last record; 0 when empty."""
         return self.lsns[-1] if self.lsns else 0
 
     def rows(self) -> Iterator[tuple[int, int, bytes | None, bytes | None]]:

@@ -279,9 +279,9 @@ class Store(MappingApi):
     def apply_patch(self, diff: Any) -> AppendResult | None:
         """Make the changes of a `walkit.diff(left, right)`: a store equal to its left side becomes its right.
 
-        All or nothing, in one transaction; RecordTooLargeError where it does not fit one frame (apply its slices then).
-        None where nothing changes. OptionsError where it is no diff, or a key differs here from the
-        left; concurrent writers are not waited for. Otherwise raises what a transaction does.
+        All or nothing, in one transaction; RecordTooLargeError if it does not fit one frame (apply its slices then).
+        None if nothing changes. OptionsError if it is not a diff, or a key differs here from the left; concurrent
+        writers are not waited for. Otherwise raises the errors of a transaction.
         """
         changes = changes_of(diff, self.get)
         with self.transaction() as tx:
@@ -318,12 +318,12 @@ class Store(MappingApi):
 
     @property
     def applied_lsn(self) -> int:
-        """LSN up to which the table is now. What is acknowledged beyond it is applied by the next read."""
+        """The table's LSN now. The next read applies later acknowledged records."""
         return self._follower.applied_lsn
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What this opening found and did: the log's report with the phases "snapshot" and "replay"."""
+        """The report of this opening: the log's, with the phases "snapshot" and "replay"."""
         return self._recovery
 
     @property
@@ -344,21 +344,21 @@ class Store(MappingApi):
     def snapshot(self) -> SnapshotInfo:
         """Write the state of this moment beside the log; durable on return. Writers continue meanwhile.
 
-        The next opening replays only what came after it. Older snapshots stay, for the case that this one is damaged.
-        SnapshotError names the stage that failed and what may be retried; the store continues as before.
+        The next opening replays only later records. Older snapshots stay, in case this one is damaged.
+        SnapshotError names the stage that failed and the stage to retry; the store continues as before.
         """
         return self._checkpointer.snapshot()
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
-        """Save the state, and drop the log that it makes needless: snapshot, low watermark, trim, in this order.
+        """Save the state, and drop the log before it: snapshot, low watermark, trim, in this order.
 
-        Durable on return; writers continue meanwhile. The log keeps what a claim needs, and what is in its
-        newest segment, though below the low watermark it cannot be read any more. `state_at` reaches back to the oldest
-        snapshot that stays; a claim keeps records, and no state before them. With `trim=False` nothing of the log is
-        dropped. Older snapshots are removed, but for the one before while the log still reaches back to it.
+        Durable on return; writers continue meanwhile. The log keeps records that a claim needs, and its newest segment,
+        whose records below the low watermark can no longer be read. `state_at` reaches back to the oldest snapshot that
+        stays; a claim keeps records, and no state before them. With `trim=False` nothing of the log is dropped. Older
+        snapshots are removed, except the one before while the log still reaches back to it.
 
-        SnapshotError names the stage that failed; StorageError, LogClosedError. What was left undone is done by the
-        next checkpoint; the store continues as before.
+        SnapshotError names the stage that failed; StorageError, LogClosedError. The next checkpoint
+        does the rest; the store continues as before.
         """
         return self._checkpointer.checkpoint(trim=trim)
 
@@ -432,7 +432,7 @@ class Store(MappingApi):
         )
 
     def close(self) -> None:
-        """Close the log; see `log.close`. What the table held is in the log. Closing twice does nothing."""
+        """Close the log; see `log.close`. The table's records are in the log. Closing twice does nothing."""
         self.log.close()
 
     def __enter__(self) -> Self:

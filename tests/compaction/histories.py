@@ -36,7 +36,7 @@ HISTORIES = st.lists(OPERATIONS, max_size=25)
 
 @dataclass
 class History:
-    """A store, and what it has been through."""
+    """A store, and its past."""
 
     storage: CrashingStorage = field(default_factory=CrashingStorage)
     states: dict[int, State] = field(default_factory=lambda: {0: {}})
@@ -133,7 +133,7 @@ def full_of_changes(storage: CrashingStorage | FaultyStorage, epochs: int = 2) -
 
 
 def opened_state(image: CrashingStorage) -> State:
-    """Open what stands there, verify every byte of it, and return its state, which a replay of the log confirms."""
+    """Open the image, verify every byte of it, and return its state, which a replay of the log confirms."""
     report = walkit.verify(image)
     assert report.ok, [str(p) for p in report.problems]
     with memory_store(image) as store:

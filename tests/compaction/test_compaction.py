@@ -85,7 +85,7 @@ def compacted(
 
 
 def test_no_frame_spans_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a frame cover 60 LSNs at most: each of the compacted log does, and the state is what it was."""
+    """Let a frame cover 60 LSNs at most: each of the compacted log does, and the state stays the same."""
     monkeypatch.setattr("walkit.compaction.rewriter.SPAN_MAX", 60)
     storage, state, _ = compacted()
     with memory_store(storage) as store:
@@ -93,7 +93,7 @@ def test_no_frame_spans_more_than_it_may(monkeypatch: pytest.MonkeyPatch) -> Non
     assert opened_state(storage) == state
 
 
-def test_the_report_tells_what_the_files_show() -> None:
+def test_the_report_agrees_with_the_files() -> None:
     """Counts and bytes before and after are those of the manifest and the files; a second run finds nothing to do."""
     storage = CrashingStorage()
     state = full_of_changes(storage)
@@ -189,7 +189,7 @@ def test_a_tombstone_stays_while_what_it_suppresses_does() -> None:
 
 
 def test_a_hold_keeps_its_segments_and_its_history() -> None:
-    """Nothing at or behind a hold is touched, nor superseded by what is behind it; released, it is compacted."""
+    """Nothing at or after a hold is touched, nor superseded by later records; released, it is compacted."""
     storage = CrashingStorage()
     full_of_changes(storage)
     with memory_store(storage) as store:
@@ -298,7 +298,7 @@ def test_damage_in_a_compacted_segment_is_noticed() -> None:
 
 
 def with_another_last_frame(storage: CrashingStorage, record: SegmentRecord) -> CrashingStorage:
-    """A copy in which the last frame of a segment is another one: intact, in its place, and behind the same frame."""
+    """A copy in which the last frame of a segment is another one: intact, in its place, and after the same frame."""
     image = storage.process_kill()
     file = image.open(record.name, "write")
     header = SegmentHeader.decode(file.read(0, 4096), record.name)
@@ -313,7 +313,7 @@ def with_another_last_frame(storage: CrashingStorage, record: SegmentRecord) -> 
 
 @pytest.mark.parametrize("kind", ["compacted", "as written"])
 def test_another_last_frame_is_noticed(kind: str) -> None:
-    """F-6.6: put an intact frame in the place of a sealed segment's last one: every reader and tool refuses it."""
+    """F-6.6: replace a sealed segment's last frame by an intact one: every reader and tool refuses it."""
     storage, _, _ = compacted()
     sealed = load_manifest(storage).sealed
     record = sealed[0] if kind == "compacted" else sealed[-1]
@@ -360,7 +360,7 @@ def test_a_hold_or_a_trim_that_comes_meanwhile_is_heeded() -> None:
 
 
 def test_closing_ends_a_compaction() -> None:
-    """Close in the midst of a compaction: it ends with LogClosedError, and the next opening finds all as it was."""
+    """Close during a compaction: it ends with LogClosedError, and the next opening finds all as it was."""
     storage = CrashingStorage()
     state = full_of_changes(storage)
     faulty = FaultyStorage(storage)

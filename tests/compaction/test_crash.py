@@ -106,7 +106,7 @@ def test_a_store_dropped_after_a_compaction_closes_itself() -> None:
     check(storage, state, last_lsn, "dropped")
 
 
-def test_a_store_dropped_in_the_midst_of_a_compaction() -> None:
+def test_a_store_dropped_during_a_compaction() -> None:
     """Drop the last name of a store whose compaction a thread still runs: it ends, then the log closes itself."""
     base, state, last_lsn = made("several groups")
     storage = base.process_kill()

@@ -1,4 +1,4 @@
-"""How much a compaction rewrites, how fast, and what it tells meanwhile: waste ratio, throttle, progress, going on."""
+"""The amount, rate and reports of a compaction: waste ratio, throttle, progress, continuing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def load(number: int, droppable: int, *, compacted: bool = False, epoch: int = 1
     ],
     ids=str,
 )
-def test_only_what_is_wasteful_is_rewritten(
+def test_only_wasteful_segments_are_rewritten(
     loads: list[SegmentLoad], waste_ratio: float, groups: list[list[int]]
 ) -> None:
     """Plan loads with a waste ratio: what has less to drop stands between the groups, and is in none of them."""
@@ -79,7 +79,7 @@ def test_a_tombstone_stays_while_a_segment_that_is_left_alone_needs_it() -> None
     ],
 )
 def test_what_cannot_be_asked_for(name: str, wrong: Any) -> None:
-    """Give a ratio or a rate that is none: an OptionsError by its name, and nothing is done."""
+    """Give a wrong ratio or rate: an OptionsError by its name, and nothing is done."""
     with memory_store() as store:
         with pytest.raises(OptionsError) as refused:
             store.compact(**{name: wrong})
@@ -108,7 +108,7 @@ def test_the_throttle_keeps_to_its_rate() -> None:
     assert len(waits) == 5 and free.bytes == 10**12
 
 
-def test_progress_and_what_was_read_and_written() -> None:
+def test_progress_and_bytes_of_the_report() -> None:
     """Follow a compaction: stages in order, each to its end; the bytes of the report are those of the files."""
     storage = CrashingStorage()
     state = full_of_changes(storage)
@@ -134,7 +134,7 @@ class EnoughError(Exception):
     """The caller has seen enough."""
 
 
-def test_a_compaction_that_is_ended_goes_on_where_it_was() -> None:
+def test_an_ended_compaction_is_continued() -> None:
     """End a compaction by its progress before each group in turn: the same state, and the next one does the rest."""
     whole = CrashingStorage()
     state = full_of_changes(whole)

@@ -114,7 +114,7 @@ def told(seed: int, *, outside: bool, to_newest: bool, deletes: float) -> str:
 @pytest.mark.parametrize("to_newest", [True, False])
 @pytest.mark.parametrize("outside", [True, False])
 @pytest.mark.parametrize("deletes", [0.0, 0.2])
-def test_what_was_read_and_what_is_left_tell_the_state_or_the_reader_is_told(
+def test_an_overtaken_reader_gets_the_state_or_an_error(
     outside: bool, to_newest: bool, deletes: float
 ) -> None:
     """Compact, trim and write between the batches of reads: the log's own state comes out, or a GapError."""
@@ -180,7 +180,7 @@ def test_a_read_that_a_trim_has_passed_is_told() -> None:
         assert (gap.value.wanted, gap.value.oldest) == (2, store.log.first_lsn)
 
 
-def test_followers_are_told_of_what_was_compacted_before_they_came_to_it() -> None:
+def test_followers_get_a_gap_for_compacted_segments() -> None:
     """Follow from an LSN, compact the segments to come: GapError that names that LSN, and never a skip."""
     made = Told()
     made.write(40)
@@ -200,7 +200,7 @@ def test_followers_are_told_of_what_was_compacted_before_they_came_to_it() -> No
 
 
 @pytest.mark.parametrize("outside", [True, False])
-def test_a_replay_goes_on_beside_a_compaction(outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replay_continues_beside_a_compaction(outside: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Write and compact within a replay of small batches: the state at the newest record, also of many deletes."""
     replaying = importlib.import_module("walkit.state.replay")  # the package has the function under this name
     monkeypatch.setattr(replaying, "ARROW_RECORDS", 2)
@@ -234,7 +234,7 @@ def test_a_replay_goes_on_beside_a_compaction(outside: bool, monkeypatch: pytest
     assert "went on" in outcomes and "told" in outcomes
 
 
-def test_a_state_beside_a_compaction_is_made_anew() -> None:
+def test_a_state_beside_a_compaction_is_made_again() -> None:
     """Compact while the columns of a state are made of the log: what is returned is its state, exactly."""
     made = Told()
     made.write(40, deletes=0.2)
@@ -249,7 +249,7 @@ def test_a_state_beside_a_compaction_is_made_anew() -> None:
     assert dict(zip(columns["key"], columns["value"], strict=True)) == made.states[made.newest]
 
 
-def test_a_compaction_whose_survey_a_trim_passes_begins_it_anew() -> None:
+def test_a_compaction_repeats_a_survey_that_a_trim_passed() -> None:
     """Checkpoint while a compaction looks through the segments: it ends in order, and the state stays."""
     faulty = FaultyStorage(CrashingStorage())
     made = Told(storage=faulty)

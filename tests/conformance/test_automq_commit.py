@@ -1,4 +1,4 @@
-"""What AutoMQ's WAL tests, what it never tested, and where it is at risk: each with the test that holds walkit to it.
+"""AutoMQ's tests of its WAL, their gaps and its risks: each with the test that holds walkit to it.
 
 The scenarios are those of its block WAL, of blocks, headers and channels, of unordered acknowledgements and of
 sequential completion; the hazards were found in its source, and some of them reproduced. `WHERE` is the table, in
@@ -31,7 +31,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "commit/test_in_flight::test_every_way_of_appending_works_with_frames_in_flight",
     ),
     "over capacity, trim and try again": (
-        "commit/test_backpressure::test_a_full_disk_is_no_poison",
+        "commit/test_backpressure::test_a_full_disk_does_not_poison",
         "commit/test_in_flight::test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on",
     ),
     "eight threads": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
@@ -55,11 +55,11 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a gap ends the log": ("recovery/test_holes::test_every_subset_of_frames_that_landed",),
     "28 vectors of recovery: which blocks landed, what was trimmed, how far the window reaches": (
         "recovery/test_holes::test_every_subset_of_frames_that_landed",
-        "recovery/test_holes::test_the_window_bounds_what_is_kept",
+        "recovery/test_holes::test_the_window_bounds_the_kept_frames",
         "segments/test_trim_rewrite::test_a_hole_within_the_segment_is_passed_in_the_copy",
         "format/test_walk::test_a_stale_frame_of_a_cut_history",
     ),
-    "a newer format": ("recovery/test_tools::test_what_is_no_log_raises",),
+    "a newer format": ("recovery/test_tools::test_a_place_without_a_log_raises",),
     # -- never tested there
     "callback order under shuffled completions": (
         "commit/test_orders::test_the_core_acknowledges_by_the_rule_in_every_order",
@@ -72,7 +72,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "I/O failure and timeout": (
         "commit/test_orders::test_a_failed_frame_fails_its_suffix_at_once_on_threads",
         "commit/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
-        "commit/test_in_flight::test_what_a_timed_append_raises_says_what_became_of_it",
+        "commit/test_in_flight::test_errors_of_timed_appends_tell_the_outcome",
     ),
     "torn writes": ("crashlab/test_explore::test_no_failure_loses_what_was_promised",),
     "header slot corruption": ("format/test_durable::test_a_store_torn_at_every_byte",),

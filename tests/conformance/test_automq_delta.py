@@ -1,4 +1,4 @@
-"""What AutoMQ tests of delta replay, what it never tested, and where it is at risk: each with the test for it here.
+"""AutoMQ's tests of delta replay, their gaps and its risks: each with the test for it here.
 
 The scenarios are those of its delta of confirmed data, of its sessions and their long poll; the hazards were found in
 its source. `WHERE` is the table, in words; test_tables walks it, so that it cannot name a test that is not there.

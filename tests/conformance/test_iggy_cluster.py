@@ -1,4 +1,4 @@
-"""What Iggy tests of repair, state transfer and a real cluster: each scenario in words, with the test for it here.
+"""Iggy's tests of repair, state transfer and a real cluster: each scenario in words, with the test for it here.
 
 Without a meaning here, and why: elections, view changes and their messages, quorums and who may vote (one primary
 writes, and a promotion is asked for); the client table and its sessions (a caller that was not answered has an unknown
@@ -21,7 +21,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a missing range is asked for once, and again only after a while": (
         f"{CORES}::test_a_gap_is_asked_for_once_and_again_only_after_a_while",
     ),
-    "repaired frames come in order, and what is there already is not taken twice": (
+    "repaired frames come in order, and existing frames are not taken twice": (
         f"{CORES}::test_a_batch_that_overlaps_is_taken_from_where_the_log_ends",
     ),
     "a repair that stalls is given up and tried again": (
@@ -52,7 +52,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     # -- a real cluster
     "a replica that gets SIGKILL has byte for byte what it acknowledged": (KILLED,),
-    "a primary that gets SIGKILL in the midst of appends": (KILLED,),
+    "a primary that gets SIGKILL during appends": (KILLED,),
     "all processes get SIGKILL at once: what was published is there": (KILLED,),
     "a consumer's saved position survives its SIGKILL": (
         "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
@@ -60,14 +60,12 @@ WHERE: dict[str, tuple[str, ...]] = {
     "torn tails of segments": (
         "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
-    "torn and damaged indexes": (
-        "segments/test_sidecar::test_an_index_that_is_absent_or_damaged_is_made_anew",
-    ),
-    "a flip in the midst of a log refuses, and a peer gives back what was there": (
+    "torn and damaged indexes": ("segments/test_sidecar::test_an_absent_or_damaged_index_is_rebuilt",),
+    "a flip inside a log refuses, and a peer gives back the frames": (
         "recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
         f"{HEAL}::test_a_damaged_segment_gets_the_frames_of_a_peer",
     ),
-    "or the replica begins anew in an empty folder": (
+    "or the replica starts again in an empty folder": (
         f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
     ),
     "a damaged slot of the superblock": (
@@ -87,7 +85,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{BOOTSTRAP}::test_a_snapshot_of_the_log_that_was_replaced_goes_with_it",
         KILLED,
     ),
-    "the peer of a transfer dies in the midst": (
+    "the peer of a transfer dies meanwhile": (
         f"{BOOTSTRAP}::test_a_primary_that_moved_on_sends_what_changed",
         KILLED,
     ),

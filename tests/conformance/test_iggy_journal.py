@@ -1,15 +1,15 @@
-"""What Iggy's metadata journal tests (PR #2916 and after), and what its users found: each with the test that holds it.
+"""The tests of Iggy's metadata journal (PR #2916 and after), and its users' findings: each with the test that holds it.
 
 The scenarios are those of its journal, its superblock, and its recovery with snapshot and checkpoint, and the public
 issues about them. `WHERE` is the table, in words; test_tables walks it. Its journal is a Store with `journal_slots`,
-its superblock the manifest with the durable slot. What has no meaning here:
+its superblock the manifest with the durable slot. Without a meaning here:
 
 - A corrupt header before more than 64 MiB: how much may be cut is not a question of size here. Promises decide, and
   what is cut is kept in lost+found.
 - A buffer longer than its header says: callers give records, and the log makes frames of them.
 - `truncate_from`: a suffix cannot be taken back. LSNs that were acknowledged are never given again, and what recovery
   cuts was not.
-- Unsealed entries: there is no frame without a checksum.
+- Unsealed entries: every frame has a checksum.
 - A second decoder: there is one. A dropped write future: writes are calls.
 - The client table: a store has no sessions.
 - Pairing over bytes or over re-encoded state: a snapshot's checksum is over its bytes, in its own header.
@@ -41,7 +41,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),
     "junk at the tail, and the cut is durable": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
-    "damage with intact entries behind it": (
+    "damage with intact entries after it": (
         "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
     "from LSN N, sorted, with gaps": ("compaction/test_compaction::test_every_reader_reads_a_compacted_log",),
@@ -57,10 +57,12 @@ WHERE: dict[str, tuple[str, ...]] = {
         "state/test_machine_recovery::test_checkpoints_of_one_log_wait_for_each_other_and_closing_waits_for_them",
     ),
     "a poisoned journal": (
-        f"{JOURNAL}::test_a_poisoned_log_says_so_and_not_that_it_is_full",
+        f"{JOURNAL}::test_a_poisoned_log_reports_the_failure_before_a_full_journal",
         "commit/test_poison::test_a_failed_write_tells_everybody_and_reopening_is_right",
     ),
-    "it still answers look-ups": (f"{JOURNAL}::test_a_poisoned_log_says_so_and_not_that_it_is_full",),
+    "it still answers look-ups": (
+        f"{JOURNAL}::test_a_poisoned_log_reports_the_failure_before_a_full_journal",
+    ),
     "a whole log opens clean": (
         "recovery/test_recovery::test_a_clean_opening_reads_no_frame_and_the_report_shows_its_phases",
     ),
@@ -68,9 +70,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "format/test_walk::test_every_bit_flip_ends_the_walk_there",
         "format/test_walk::test_misplaced_frames",
     ),
-    "waiters are woken, and one that goes wedges nobody": (
+    "waiters are woken, and one that goes wedges no other": (
         f"{JOURNAL}::test_appends_wait_for_the_checkpoint_that_makes_room",
-        f"{JOURNAL}::test_closing_lets_go_of_who_waits_for_room",
+        f"{JOURNAL}::test_closing_ends_the_wait_for_room",
     ),
     # -- the superblock
     "slots alternate, the newest wins": ("format/test_durable::test_slots_alternate",),
@@ -80,7 +82,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a newer version": (
         "conformance/test_iggy_quiver_recovery::test_a_header_of_another_version_is_refused_by_version",
-        "state/test_snapshot::test_newer_formats_are_told_by_version",
+        "state/test_snapshot::test_newer_formats_are_known_by_version",
     ),
     "overlapping writes": ("segments/test_manifest_store::test_a_number_is_given_once",),
     "a payload over the limit": ("format/test_manifest::test_a_manifest_over_the_limit",),
@@ -90,7 +92,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "an empty folder": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "a snapshot alone": ("state/test_checkpoint::test_a_checkpoint_saves_the_state_and_drops_the_log",),
     "a journal alone": (f"{JOURNAL}::test_reopening_finds_what_was_not_saved",),
-    "a snapshot and what is above it": ("test_store_recovery::test_the_state_is_that_of_a_dict",),
+    "a snapshot and later records": ("test_store_recovery::test_the_state_is_that_of_a_dict",),
     "a gap": (
         "format/test_walk::test_lost_repeated_and_swapped_frames",
         "conformance/test_iggy_quiver_recovery::test_a_gap_stops_recovery_and_is_named",
@@ -99,7 +101,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "format/test_walk::test_misplaced_frames",
         "state/test_replay::test_damage_is_told",
     ),
-    "only what is committed is applied": (
+    "only committed entries are applied": (
         "test_store_recovery::test_a_poisoned_store_shows_what_was_acknowledged",
         "crashlab/test_explore::test_no_state_breaks_a_rule",
     ),
@@ -107,11 +109,11 @@ WHERE: dict[str, tuple[str, ...]] = {
     "the superblock is damaged": (
         "recovery/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
     ),
-    "a log without a superblock is no new one": (
+    "a log without a superblock is not a new one": (
         "log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",
     ),
     "a foreign identity": (
-        "state/test_snapshot::test_foreign_snapshots_are_told_apart",
+        "state/test_snapshot::test_foreign_snapshots_are_distinguished",
         "test_store_recovery::test_a_snapshot_of_another_log_is_passed_over",
     ),
     "the pairing matrix": ("test_store_recovery::test_a_log_that_does_not_reach_back_needs_its_snapshot",),

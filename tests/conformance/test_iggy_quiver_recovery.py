@@ -1,7 +1,7 @@
-"""What Iggy and Quiver test of opening, tail repair, readers and many files: each with the test that shows it here.
+"""Tests of Iggy and Quiver for opening, tail repair, readers and many files: each with the test that shows it here.
 
-The scenarios are those of Iggy's journal, superblock and recovery and of Quiver's WAL, as far as they are about what
-stands on the disk after a crash; suspected defects are those of Quiver's positions, of Kevo's recovery, and of the
+The scenarios are those of Iggy's journal, superblock and recovery and of Quiver's WAL, as far as they concern the disk
+after a crash; suspected defects are those of Quiver's positions, of Kevo's recovery, and of the
 public issues #4024 and #4137. `WHERE` is the table, in words, of what other tests show; what none did is tested here.
 
 Without a meaning here: the ring index, drain, poison and gate of the journal (`test_iggy_journal.py`); unsealed entries
@@ -41,9 +41,9 @@ WHERE: dict[str, tuple[str, ...]] = {
     # -- Iggy's journal, superblock and recovery
     "an empty log": ("recovery/test_tools::test_an_empty_log_is_in_order",),
     "read what was appended": ("log/test_append::test_what_goes_in_comes_out",),
-    "reopening goes on behind what is there": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
+    "reopening continues after the last record": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "a cut tail": ("recovery/test_every_bit::test_a_cut_anywhere_is_refused_by_name",),
-    "damage with intact frames behind it": (
+    "damage with intact frames after it": (
         "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
     "a damaged last frame": (
@@ -93,7 +93,7 @@ def test_a_log_with_a_damaged_slot_is_written_on() -> None:
 
 
 def test_a_gap_stops_recovery_and_is_named() -> None:
-    """Take a segment out of the middle: no record behind the gap is read as if it followed, and the gap is named."""
+    """Take a segment out of the middle: no record after the gap is read as if it followed, and the gap is named."""
     image = crash_image(closed=True)
     gone(2)(image)
     with pytest.raises(SegmentMissingError) as refused:

@@ -1,4 +1,4 @@
-"""What Kevo tests of its WAL, replication and compaction, and what it does not test: each with the test for it here.
+"""Kevo's tests of its WAL, replication and compaction, and their gaps: each with the test for it here.
 
 `WHERE` is the table, in words; test_tables walks it, so that it cannot name a test that is not there. The scenarios
 that needed a test of their own follow it, on the cores without I/O, and over gRPC where two processes would talk.
@@ -44,7 +44,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_cores::test_intact_frames_of_another_history_fail_for_good",
     ),
     "observers: single, batch, sync, several, unregistered": (
-        "log/test_observe::test_observers_see_the_frames_as_they_stand_in_the_files",
+        "log/test_observe::test_observers_see_the_frames_as_in_the_files",
         "commit/test_delivery::test_observers_that_come_and_go_at_once_are_not_lost",
     ),
     "numbers beyond 32 bits": (
@@ -56,7 +56,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "retention by count, age, sequence, of one file, combined": (
         "log/test_retention::test_every_limit_alone_and_together",
-        "log/test_retention::test_what_the_slowest_claim_has_passed",
+        "log/test_retention::test_plan_below_the_slowest_claim",
         "log/test_retention::test_the_newest_segment_with_a_record_stays",
     ),
     "retention of a closed log": ("log/test_retention::test_by_call_with_progress_and_report",),
@@ -80,7 +80,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a torn batch": ("log/test_transaction::test_every_transaction_comes_back_whole",),
     "a crash": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
-    "appending behind a torn tail": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
+    "appending after a torn tail": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "the sequence over rotation and reopening": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
     "replication over rotation": (
         "replication/test_kill::test_killed_at_random_moments_the_replica_is_a_prefix_and_ends_equal",
@@ -88,7 +88,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a batch with a member that is too large leaves nothing": (
         "log/test_transaction::test_over_the_limit_is_refused_whole",
     ),
-    "only what is durable is sent": ("replication/test_grpc::test_only_durable_frames_leave",),
+    "only durable frames are sent": ("replication/test_grpc::test_only_durable_frames_leave",),
     "a key of a batch and a later put of the same key": (
         "test_store_recovery::test_the_state_is_that_of_a_dict",
     ),

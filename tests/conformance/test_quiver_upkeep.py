@@ -1,8 +1,8 @@
-"""What Quiver tests of its WAL files, cursor, retention and start-up: each with the test that holds walkit to it.
+"""Quiver's tests of its WAL files, cursor, retention and start-up: each with the test that holds walkit to it.
 
 The scenarios are those of its WAL, of its engine, and of its segments, store, subscribers and budget; then come the
 defects that its public issues and its source show. `WHERE` is the table, in words; test_tables walks it, so that it
-cannot name a test that is not there. Where walkit answers otherwise on purpose, the entry says so.
+cannot name a test that is not there. If walkit answers otherwise on purpose, the entry explains it.
 
 Without a meaning here, and why: slots, their ids and limits (a record has a key, and any Arrow batch is one record); a
 buffer that decays (frames are joined once and not kept); a mode without a WAL and the closing of an open segment by
@@ -53,10 +53,10 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "caps purge, then admit": (
         "log/test_retention::test_a_log_keeps_itself_small",
-        "commit/test_backpressure::test_a_full_disk_is_no_poison",
+        "commit/test_backpressure::test_a_full_disk_does_not_poison",
     ),
-    "an invalid sidecar: begins again, and says so": (
-        "read/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",
+    "an invalid sidecar: starts again, and reports it": (
+        "read/test_cursor::test_a_damaged_cursor_starts_again_with_an_event",
     ),
     "a stale sidecar: refused, not clamped": ("read/test_cursor::test_a_cursor_holds_nothing_back",),
     "a crash before the sidecar's rename": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
@@ -78,7 +78,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
     "counters of rotation and purge": ("log/test_retention::test_a_log_keeps_itself_small",),
-    "errors of capacity are told by data": ("commit/test_backpressure::test_a_full_disk_is_no_poison",),
+    "errors of capacity carry data": ("commit/test_backpressure::test_a_full_disk_does_not_poison",),
     "a reader over many files, in the order of the log": (
         "read/test_cursor::test_any_record_of_a_frame_is_a_place_to_stand",
         f"{HERE}::test_segments_are_read_in_the_order_of_the_log",
@@ -106,9 +106,9 @@ WHERE: dict[str, tuple[str, ...]] = {
         "recovery/test_recovery::test_a_flip_below_a_promise_is_corruption_of_acknowledged_data",
     ),
     "a cursor beyond the end: refused": ("read/test_cursor::test_a_cursor_that_does_not_fit_is_refused",),
-    "a corrupt sidecar": ("read/test_cursor::test_a_damaged_cursor_begins_again_and_says_so",),
+    "a corrupt sidecar": ("read/test_cursor::test_a_damaged_cursor_starts_again_with_an_event",),
     "a missing sidecar": ("read/test_cursor::test_progress_is_saved_and_taken_up_again",),
-    "expired entries": ("log/test_retention::test_age_is_looked_at_from_time_to_time",),
+    "expired entries": ("log/test_retention::test_age_is_checked_periodically",),
     "numbers are not reused, also after all expired": (
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
@@ -116,7 +116,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "read/test_cursor::test_progress_is_saved_and_taken_up_again",
     ),
     "the budget: reclaims, skips what is claimed, drops by force": (
-        "log/test_capacity::test_every_way_of_appending_is_refused_and_goes_on_after_a_trim",
+        "log/test_capacity::test_every_way_of_appending_is_refused_until_a_trim",
         "log/test_capacity::test_a_consumer_that_moves_on_makes_room_by_itself",
         "log/test_retention::test_claims_and_the_hard_cap",
         "log/test_retention::test_a_slow_consumer_is_dropped_with_an_event_and_gets_a_gap",
@@ -140,11 +140,11 @@ WHERE: dict[str, tuple[str, ...]] = {
     "consumers do not disturb each other": ("read/test_cursor::test_two_consumers_of_one_name_are_told",),
     "the budget's caps": (
         "log/test_retention::test_every_limit_alone_and_together",
-        "log/test_capacity::test_the_edge_is_where_no_further_segment_fits",
+        "log/test_capacity::test_the_edge_leaves_no_room_for_a_further_segment",
         "log/test_capacity::test_one_byte_less_is_a_segment_less",
     ),
     # -- defects of its issues and its source
-    "#4024 numbers begin anew, and saved progress skips what is new": (
+    "#4024 numbers start again, and saved progress skips new records": (
         f"{HERE}::test_numbers_are_never_given_again_after_everything_was_cleaned",
     ),
     "#4137 an unlink that was not synced brings data back": (
@@ -153,14 +153,12 @@ WHERE: dict[str, tuple[str, ...]] = {
     "#1980 replay, here compaction, makes old data young": (f"{HERE}::test_compaction_makes_nothing_young",),
     "positions summed from surviving files": (f"{HERE}::test_positions_over_five_cycles_of_purging",),
     "a crash between two files of a rotation": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
-    "a cursor ahead of what it stands for": (
-        "read/test_cursor::test_a_cursor_is_never_ahead_of_what_a_power_cut_leaves",
-    ),
+    "a cursor ahead of its records": ("read/test_cursor::test_a_cursor_is_never_ahead_after_a_power_cut",),
 }
 
 
 def segments_log(storage: CrashingStorage | None = None, count: int = 40) -> walkit.WriteAheadLog:
-    """A log of forty records, eight to a segment; each value says which it is."""
+    """A log of forty records, eight per segment; each value has its number."""
     log = walkit.open(storage=storage or CrashingStorage(), options=tiny())
     log.append_many([b"%07d" % (n + 1) * 1000 for n in range(count)])
     log.wait_idle()
@@ -191,7 +189,7 @@ def test_positions_over_five_cycles_of_purging() -> None:
 
 
 def test_numbers_are_never_given_again_after_everything_was_cleaned() -> None:
-    """#4024: drop all, restart, append: the cursor that stood at the end sees all that is new."""
+    """#4024: drop all, restart, append: the cursor at the old end sees all new records."""
     storage = CrashingStorage()
     with segments_log(storage) as log:
         log.cursor("c").advance(40)
@@ -208,7 +206,7 @@ def test_numbers_are_never_given_again_after_everything_was_cleaned() -> None:
 
 
 def test_segments_are_read_in_the_order_of_the_log() -> None:
-    """After compaction the oldest records stand in the file of the highest number: they are read first."""
+    """After compaction the oldest records are in the file of the highest number: they are read first."""
     storage = CrashingStorage()
     with memory_store(storage) as store:
         for n in range(40):

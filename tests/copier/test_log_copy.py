@@ -217,7 +217,7 @@ def test_a_copier_that_is_killed_leaves_no_log_and_continues(tmp_path: Path) -> 
         assert len(log.claims()) <= 6  # of those that were killed, until their leases are over
 
 
-def test_a_copy_continues_with_what_is_whole(tmp_path: Path) -> None:
+def test_a_copy_continues_with_whole_files(tmp_path: Path) -> None:
     """End a copy after its third segment, damage one that is whole: the others are kept, and the end is right."""
 
     def until(done: int, total: int) -> None:
@@ -238,7 +238,7 @@ def test_a_copy_continues_with_what_is_whole(tmp_path: Path) -> None:
 
 
 def contents(storage: Storage) -> list[int] | None:
-    """Return the LSNs of a log, or None where there is none."""
+    """Return the LSNs of a log, or None without one."""
     try:
         with walkit.open(storage=storage, mode="r") as reader:
             return lsns(reader.read())
@@ -300,7 +300,7 @@ def test_a_source_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_what_is_copied_is_kept_meanwhile(tmp_path: Path) -> None:
-    """Trim in the midst of a copy: nothing goes. Drop its claim, as a hard cap does, and trim: GapError, no copy."""
+    """Trim during a copy: nothing goes. Drop its claim, as a hard cap does, and trim: GapError, no copy."""
     with filled(tmp_path / "log") as log:
 
         def trim(*_: int) -> None:
@@ -344,7 +344,7 @@ def test_a_segment_that_is_rewritten_under_the_copier_is_looked_at_again(
 
 
 def test_the_claim_is_renewed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let each look renew the claim: its lease begins anew from chunk to chunk, and it is gone at the end."""
+    """Let each look renew the claim: its lease starts again with each chunk, and it is gone at the end."""
     monkeypatch.setattr("walkit.read.claim.RENEWALS", math.inf)
     leases: list[int] = []
     with filled(tmp_path / "log") as log:
@@ -462,7 +462,7 @@ def test_an_unfinished_copy_that_was_written_to_is_left_alone(
     check(place, 1, 60 + records)
 
 
-def test_a_copy_is_no_more_open_than_its_log(tmp_path: Path) -> None:
+def test_a_copy_has_the_permissions_of_its_log(tmp_path: Path) -> None:
     """Close the log's folder to others, and copy it: they are kept out of the copy, too."""
     filled(tmp_path / "log").close()
     for mode in (0o700, 0o750, 0o777):
@@ -473,7 +473,7 @@ def test_a_copy_is_no_more_open_than_its_log(tmp_path: Path) -> None:
         assert target.stat().st_mode & 0o700 == 0o700
 
 
-def test_retention_goes_on_after_a_copy(tmp_path: Path) -> None:
+def test_retention_continues_after_a_copy(tmp_path: Path) -> None:
     """A log with a limit of bytes is copied and written to: it drops again what the claim kept."""
     options = tiny(retention=Retention(bytes_max=6 * 64 * 1024))
     with walkit.open(tmp_path / "log", options=options) as log:

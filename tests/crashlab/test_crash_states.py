@@ -1,4 +1,4 @@
-"""The states of one moment: their number, what each leaves, and which are chosen where there are too many."""
+"""The states of one moment: their number, what each leaves, and the choice among too many."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ COUNTS: dict[str, tuple[tuple[Step, ...], dict[str, int]]] = {
         (written("old", 1024, b"n" * 1024),),
         {"contract": 5, "ext4-ordered": 4, "ext4-writeback": 5, "issued": 3},
     ),
-    "a write of what is there": ((written("old", 0, b"o" * 1024),), {"contract": 1, "ext4-ordered": 1}),
+    "a write of the same bytes": ((written("old", 0, b"o" * 1024),), {"contract": 1, "ext4-ordered": 1}),
     "a file made and renamed": (
         (made("new"), renamed("new", "named")),
         {"contract": 4, "ext4-ordered": 3, "issued": 3},
@@ -177,7 +177,7 @@ def test_gentler_states_keep_more() -> None:
     assert list(states.gentler(states.count - 1)) == []
 
 
-def test_fates_are_those_of_what_is_pending() -> None:
+def test_fates_match_the_pending_changes() -> None:
     """Give a wrong number of fates: a clear refusal. A cell has any of its earlier contents."""
     storage = storage_after(written("old", 0, b"n"))
     with pytest.raises(OptionsError, match="fates=2: one for each of the 1 changes"):

@@ -1,4 +1,4 @@
-"""Exploring: every scenario keeps every rule, runs alike each time, ends where it is asked to, and says what it saw."""
+"""Exploring: every scenario keeps every rule, runs alike each time, ends on request, and reports its findings."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_seal_fails_and_hangs_under_each_seed() -> None:
 
 
 def test_a_violation_is_small_and_is_made_again(tmp_path: Path) -> None:
-    """Find one in a mutant: it lists what was lost and no more, replays alone, and its files verify as it says."""
+    """Find one in a mutant: it lists exactly the losses, replays alone, and its files verify as reported."""
     mutant = museum.MUTANTS["promise-first"]
     with mutant.applied():
         found = explore(mutant.scenario, budget=150)
@@ -181,7 +181,7 @@ def test_a_report_is_text_html_and_json() -> None:
 
 
 def test_progress_and_an_interrupt() -> None:
-    """Watch the progress, and interrupt it: what was found until then comes back, and says that it ended early."""
+    """Watch the progress, and interrupt it: the findings until then come back, marked as ended early."""
     seen: list[tuple[int, int]] = []
     whole = explore("append", budget=15, progress=lambda done, total: seen.append((done, total)))
     assert seen == [(n + 1, whole.distinct) for n in range(whole.distinct)] and not whole.interrupted
@@ -196,7 +196,7 @@ def test_progress_and_an_interrupt() -> None:
 
 
 def test_a_scenario_that_fails_is_a_violation() -> None:
-    """Raise in a scenario what it does not expect: rule "runs" is broken, and what came before is judged as well."""
+    """Raise in a scenario what it does not expect: rule "runs" is broken, and the states before are judged as well."""
 
     def closes_too_soon(script: Script) -> None:
         with script.open() as log:

@@ -20,7 +20,7 @@ ROWS = [(Kind.PUT, b"key", b"value %d" % number) for number in range(6)]
 
 
 def logged() -> tuple[CrashingStorage, Promise]:
-    """Return a closed log of six records, of which two are a transaction, and what is promised of it."""
+    """Return a closed log of six records, of which two are a transaction, and its promises."""
     storage, ledger = CrashingStorage(), Ledger()
     with walkit.open(storage=storage, options=OPTIONS) as log:
         for kind, key, value in ROWS[:4]:
@@ -34,7 +34,7 @@ def logged() -> tuple[CrashingStorage, Promise]:
 
 
 def damaged(storage: CrashingStorage) -> None:
-    """Change a byte in the midst of a sealed segment."""
+    """Change a byte inside a sealed segment."""
     name = next(name for name in storage.names() if name.endswith(".segment"))
     storage.open(name, "write").write(4096 + 200, [b"\xff"])
 

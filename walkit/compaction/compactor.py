@@ -4,7 +4,7 @@ Each group is published by itself: in one replacement of the manifest the new se
 A crash leaves the old set or the new; the state of the log is the same at every moment, because a record goes
 only after, or together with, what supersedes it has been made durable, and a tombstone only after what it suppresses.
 
-It may be held to so many bytes a second, so that foreground work finds the device free.
+A limit in bytes per second leaves the device to foreground work.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Compactor:
         return all(s.number in sealed for s in group)
 
     def _rewrite(self, work: _Work, group: Group, selection: Selection) -> NewSegment | None:
-        """Write the group under the temporary name, then under that of a new segment; None where it stays as it is."""
+        """Write the group under the temporary name, then under that of a new segment; None if it stays as it is."""
         view, number = work.view, self._replacer.number()
         headers = [view.segment_header(record) for record in group]
 
@@ -343,7 +343,7 @@ class Compactor:
         return self._replacer.write(write)
 
     def _publish(self, work: _Work, group: Group, new: NewSegment, selection: Selection) -> bool:
-        """Put the new segment in the place of the old ones, unless they are trimmed or claimed by now."""
+        """Replace the old segments by the new one, unless they are trimmed or claimed by now."""
 
         def facts(manifest: Manifest) -> dict[str, int] | None:
             needed = self._claims.oldest_needed(manifest)

@@ -65,7 +65,7 @@ def plan_groups(
 
     A segment is left alone unless enough of it can be dropped (`waste_ratio`, 0 for anything at all), or it has been
     compacted before and has such a neighbour: a frame that is rewritten is no longer the one that replicas have.
-    A group is of one epoch, and leaves about `goal_bytes` of frames at most, so that segments stay of one size.
+    A group has one epoch, and leaves about `goal_bytes` of frames at most, so segments keep one size.
     """
     groups: list[list[SegmentLoad]] = []
     for load in loads:

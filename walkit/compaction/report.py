@@ -10,7 +10,7 @@ from walkit._internal.report import Phase, report_html
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CompactionReport:
-    """The effects of one compaction. Counts before and after are of the sealed log; bytes are those of its files."""
+    """The effects of one compaction. Counts before and after cover the sealed log; bytes are those of its files."""
 
     location: str
     records_before: int

@@ -232,7 +232,7 @@ class FrameGatherer:
 
 
 def _kinds_left(columns: DecodedColumns, kept: Sequence[int]) -> list[int]:
-    """Return the kind bytes of kept records; JOINED only if the next kept one is of the same transaction."""
+    """Return the kind bytes of kept records; JOINED only if the next kept one belongs to the same transaction."""
     kinds = np.broadcast_to(np.asarray(columns.kinds, np.uint8), (columns.count,))
     ends = (kinds & JOINED) == 0
     transaction = np.cumsum(ends) - ends
@@ -266,7 +266,7 @@ def rewrite(
 ) -> NewSegment | None:
     """Write the `old` segments of a view, whose headers these are, as one segment to an empty file.
 
-    None where it would not be smaller than they are: then the file is of no use. `frame_read` is called with the bytes
+    None if it would not be smaller than they are: then the file is useless. `frame_read` is called with the bytes
     of each frame that was read, and its exception ends the work. CorruptionError if a frame of the old segments is
     not intact.
     """

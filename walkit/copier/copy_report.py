@@ -1,4 +1,4 @@
-"""What a copy of a log is, in a form to read, print and test."""
+"""The description of a log's copy, in a form to read, print and test."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from walkit._internal.text import bounds, counted
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CopyReport:
-    """What one `walkit.copy` made. Sizes and positions are bytes."""
+    """The result of one `walkit.copy`. Sizes and positions are bytes."""
 
     source: str
     location: str
     """Where the copy is."""
     log_id: int
     first_lsn: int
-    """The oldest LSN of the copy; one more than the last where it is empty."""
+    """The oldest LSN of the copy; one more than the last if it is empty."""
     last_lsn: int
     end_position: int
     records: int

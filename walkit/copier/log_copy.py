@@ -65,7 +65,7 @@ from walkit.storage.object_store import ObjectStore
 PARTIAL_SUFFIX = ".partial"
 CHUNK_BYTES = 4 << 20
 LEASE_S = 300.0
-"""How long the claim of a copier that died keeps records, unless the copy is begun again."""
+"""How long the claim of a copier that died keeps records, unless the copy is started again."""
 LOOKS_MAX = 8
 """So many looks at a log whose oldest segment is rewritten meanwhile; each of them is another trim."""
 
@@ -91,17 +91,17 @@ def copy(
     Either place may be the URL of an object store, with `storage_options` as of `walkit.open`. Frames, positions and
     lineage are the same, so a replica in one kind of place can follow a log in the other.
 
-    A claim with the name "copy-..." keeps trim, retention and compaction from what is copied, so the log's folder must
+    A claim with the name "copy-..." keeps trim, retention and compaction from its records, so the log's folder must
     be writable. Everything is written to `target`.partial, which is renamed last: a copy that was killed or failed
     leaves no `target`, and the same call continues with the files that are whole. Copies to one target exclude each
     other. In an object store nothing opens the copy before it is whole, and the same call continues it.
 
     The copy is the same history, not another log: two writers of a log and its copy diverge, and replication refuses
-    what has (DivergenceError).
+    diverged logs (DivergenceError).
 
-    OptionsError where there is something at `target` or in `target`.partial; LogLockedError where another copy to it is
-    under way; CorruptionError for a damaged frame; GapError where a hard cap of retention dropped what was to be
-    copied; StorageError, LogNotFoundError, NotALogError, FormatVersionError. Safe from any thread.
+    OptionsError if there is something at `target` or in `target`.partial; LogLockedError if another copy to it is under
+    way; CorruptionError for a damaged frame; GapError if a hard cap of retention dropped records of the copy;
+    StorageError, LogNotFoundError, NotALogError, FormatVersionError. Safe from any thread.
     """
     check_progress(progress, "(bytes done, bytes to do)")
     if not _is_cloud(path) and not _is_cloud(target):
@@ -140,13 +140,13 @@ def _refuse_place(source: Storage, folder: str) -> None:
         outer, inner = os.path.realpath(source.location), os.path.realpath(folder)
         if outer == os.path.realpath(folder + PARTIAL_SUFFIX):
             raise OptionsError(
-                f"{folder}{PARTIAL_SUFFIX} is the log itself, and is where its copy would be made; give another target",
+                f"{folder}{PARTIAL_SUFFIX} is the log itself, and the place of its copy; give another target",
                 option="target",
                 wanted=folder,
             )
         if inner.startswith(outer.rstrip(os.sep) + os.sep):
             raise OptionsError(
-                f"{folder} lies in the folder of the log; give a place outside it",
+                f"{folder} is in the folder of the log; give a place outside it",
                 option="target",
                 wanted=folder,
             )
@@ -161,7 +161,7 @@ def _exists(folder: str) -> OptionsError:
 
 
 def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport:
-    load_manifest(source)  # where there is no log, no folder is made
+    load_manifest(source)  # no folder is made without a log
     unfinished = FileStorage(folder + PARTIAL_SUFFIX)
     unfinished.create_for(source)
     with _locked(unfinished) as lock:
@@ -177,7 +177,7 @@ def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport
 
 
 def _keep_private(source: Storage, partial: FileStorage) -> None:
-    """Keep out of the copy's folder whom the log's folder keeps out, before there is anything in it."""
+    """Give the copy's folder the permissions of the log's, before anything is in it."""
     if isinstance(source, FileStorage):
         with Translated("set the permissions of the folder", "", partial.location):
             wanted = os.stat(source.location).st_mode | stat.S_IRWXU
@@ -222,7 +222,7 @@ def _refuse_moved(partial: Storage, lock: WriterLock) -> None:
 
 
 def copy_into(source: Storage, target: Storage, progress: Progress | None, location: str) -> CopyReport:
-    """Copy a log from storage to storage; durable on return. `location` is what the copy is called in the end.
+    """Copy a log from storage to storage; durable on return. `location` is the copy's final name.
 
     `target` is empty, or has what an earlier copy left; the manifest is its last file. OptionsError for other files.
     """
@@ -292,14 +292,14 @@ class _Meter:
             self._progress(min(self.bytes_copied + self.bytes_kept, self._total), self._total)
 
     def renew(self) -> None:
-        """Renew the claim if that is due; ends the copy where its caller was interrupted."""
+        """Renew the claim if that is due; ends the copy if its caller was interrupted."""
         end_if_abandoned()
         if is_due(self._claimed):
             self._claimed.renew()
 
 
 def _clear(target: Storage, source: Manifest) -> None:
-    """Make of what an earlier copy left no log, if it was one already; refuse what is not a copy of this log.
+    """Make an earlier copy's remains no log again; refuse files that are not a copy of this log.
 
     No writer and no replica has opened what a copier left: each of them leaves an epoch, a segment in use or a durable
     slot there, and records that may be nowhere else.
@@ -377,7 +377,7 @@ def _gathered(
     """Gather the log as it is now; return the LSNs of its snapshots, and of those that were left out.
 
     GapError if records that are claimed are gone. Those below the low watermark before the claim are not claimed: a
-    trim may put a copy of its end in the place of the oldest segment between the look at the manifest and the opening.
+    trim may replace the oldest segment by a copy of its end between the look at the manifest and the opening.
     Then the plan is made again, and the parts that are there stay.
     """
     for left in reversed(range(LOOKS_MAX)):

@@ -1,8 +1,8 @@
 """The states that a power cut at one moment can leave: how many there are, each by its number, and which to look at.
 
 Every change that no sync covers is lost, kept, or torn in one of so many ways. A state is one choice for each of them;
-states are numbered in mixed radix, so that a number is all that has to be kept to make one again, and they can be
-counted where they are far too many to be made.
+states are numbered in mixed radix, so a number is enough to make one again, and they can be counted even if they are
+far too many to make.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from walkit.storage.object_files import LIFE, LOCK
 BIASES = (0.1, 0.5, 0.9)
 """How much survives in a state that is drawn: nearly nothing and nearly everything come up as well as halves."""
 DRAWS_PER_STATE = 4
-"""So often a state is drawn for each one that is wanted, as one that came before is no new one."""
+"""Draws for each state wanted, as a draw may repeat an earlier one."""
 
 
 class Choice:
@@ -140,7 +140,7 @@ class CrashStates:
         return tuple(line for line in lines if line)
 
     def chosen(self, budget: int, seed: int) -> Iterator[int]:
-        """Yield so many different states at most: all of them if they are no more, else corners, then draws.
+        """Yield at most so many different states: all of them if they fit, else corners, then draws.
 
         Corners lose or keep everything, one change, one file, or everything from one change on: most bugs of crashes
         need few changes to be lost (Mohan et al., OSDI 2018). They come in a drawn order, so that few states of many
@@ -210,7 +210,7 @@ class _Row:
 
     def __init__(self, members: list[tuple[int, Choice]]) -> None:
         self._members = members
-        # Of each member every fate but the last, which is the first fate of the next one; then all are kept.
+        # Each member has every fate but the last, which is the first fate of the next one; then all are kept.
         self._starts = [0, *accumulate(max(choice.ways - 1, 0) for _, choice in members)]
         self.ways = self._starts[-1] + 1
 

@@ -187,7 +187,7 @@ class Exploration(TableReport):
 
     @property
     def reproducer(self) -> str:
-        """Python code that makes the first violation again; "" where there is none."""
+        """Python code that makes the first violation again; "" without one."""
         return self.violations[0].reproducer if self.violations else ""
 
     @property
@@ -224,7 +224,7 @@ class Exploration(TableReport):
         return [
             ("states judged", f"{self.states:,} ({self.distinct:,} distinct)"),
             ("states that a cut may leave", large(self.possible)),
-            ("points where the power is cut", f"{len(self.points):,}"),
+            ("points of power cuts", f"{len(self.points):,}"),
             ("of them explored whole", f"{self.whole_points:,}"),
             ("coverage, mean over points", f"{self.coverage:.1%}"),
             ("states that break a rule", f"{self.broken:,}"),

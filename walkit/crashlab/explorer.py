@@ -23,7 +23,7 @@ from walkit.crashlab.recording import CrashPoint, RecordingStorage
 from walkit.crashlab.scenarios import Scenario, scenario_of
 
 BUDGET = 2000
-"""States that are judged, where nothing else is said: some seconds."""
+"""States that are judged by default: some seconds."""
 VIOLATIONS_MAX = 10
 """So many violations are kept, and made small."""
 RARE, RARE_STATES = 6, 4
@@ -31,7 +31,7 @@ RARE, RARE_STATES = 6, 4
 CANDIDATES, CANDIDATES_MIN = 10, 12
 """For each state of the budget so many are made, and for each point so many at least: the equal ones count once."""
 SMALLER_MAX = 300
-"""So many states at the most are judged to make one violation small."""
+"""At most so many states are judged to make one violation small."""
 
 Progress = Callable[[int, int], object]
 
@@ -46,12 +46,12 @@ def explore(
 ) -> Exploration:
     """Run a scenario, cut the power at each of its points, and judge the states that this may leave.
 
-    `scenario` is one of `SCENARIOS`, or your own; `profile` says what may be lost (`PROFILES`). Some `budget` distinct
-    states are judged: points with few new states whole, of the others corners and states drawn by `seed`. If there are
-    more points than the budget has states, points are drawn: first one for each thing that the scenario covers, and
-    for the rarest sets of names that wait for a sync, as a name that arrives before another breaks most.
-    `progress` is True for a bar, or called with (states judged, states to judge).
-    Ctrl-C ends it early and returns the result so far. Everything is in memory. OptionsError.
+    `scenario` is one of `SCENARIOS`, or your own; `profile` defines the possible losses (`PROFILES`). Some `budget`
+    distinct states are judged: points with few new states whole, of the others corners and states drawn by `seed`. If
+    there are more points than the budget has states, points are drawn: first one for each thing that the scenario
+    covers, and for the rarest sets of names that wait for a sync, as a name that arrives before another breaks most.
+    `progress` is True for a bar, or called with (states judged, states to judge). Ctrl-C ends it early and returns the
+    result so far. Everything is in memory. OptionsError.
     """
     scenario, profile = scenario_of(scenario), profile_of(profile)
     check_whole(budget, "budget")
@@ -91,7 +91,7 @@ class _Judge:
         self._oracle: Oracle = scenario.oracle()
 
     def broken(self, point: CrashPoint, states: CrashStates, number: int) -> BrokenRuleError | None:
-        """Return the rule that a state breaks; None where it breaks none."""
+        """Return the rule that a state breaks; None if it breaks none."""
         try:
             self._oracle.judge(states.image(number), point.promise)
         except BrokenRuleError as error:

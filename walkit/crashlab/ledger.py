@@ -26,9 +26,9 @@ class Promise:
     also: frozenset[int]
     """Records after `kept` that are promised, too: in completion order a later frame may be acknowledged first."""
     trimmed: int
-    """Records up to this one may be gone: a trim or a checkpoint has begun that drops them."""
+    """Records up to this one may be gone: a trim or a checkpoint that drops them has started."""
     compacted: bool
-    """Whether a compaction has begun: then a record may be gone that is not the newest of its key."""
+    """Whether a compaction has started: then a record may be gone that is not the newest of its key."""
     transactions: tuple[tuple[int, int], ...] = field(repr=False)
     """First and last LSN of records that are all or nothing."""
     held: int = 0
@@ -116,7 +116,7 @@ class Ledger:
         self.places[place] = (lsn, lsn)
 
     def restart(self, last_lsn: int) -> None:
-        """Note that the log was opened anew and ends there: what was after it was never promised, and is gone."""
+        """Note that the log was opened again and ends there: later records were never promised, and are gone."""
         self.take_back(last_lsn)
         self.kept, self._also = last_lsn, set()
 

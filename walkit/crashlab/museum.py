@@ -228,7 +228,7 @@ _ALL = (
     ),
     Mutant(
         "manifest-unsynced",
-        "the file that says what the log is takes its name before its bytes are on the disk",
+        "the manifest takes its name before its bytes are on the disk",
         "persist-queue #180",
         "append",
         ("verified",),

@@ -11,7 +11,7 @@ from typing import Any
 from walkit._internal.arguments import refuse
 
 Change = Callable[[Callable[..., Any]], Callable[..., Any]]
-"""Takes a function of walkit and returns the one that stands in its place."""
+"""Takes a function of walkit and returns its replacement."""
 
 _applied: list[str] = []
 

@@ -126,7 +126,7 @@ class Oracle:
             raise BrokenRuleError("verified", f"{when}: {report.problems[0]}")
 
     def _read(self, image: CrashingStorage) -> dict[int, Row] | None:
-        """Return what a reader sees; None if there is no log, or it takes another way through holes."""
+        """Return a reader's rows; None without a log, or if the log takes another way through holes."""
         if not image.exists() or self.manifest_name not in image.names() or passes_holes(self.options):
             return None
         with open_log(storage=self._place(image), mode="r", events=quiet) as reader:

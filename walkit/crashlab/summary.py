@@ -25,7 +25,7 @@ class Explorations(TableReport):
 
     explorations: tuple[Exploration, ...]
     left_out: tuple[str, ...] = ()
-    """Scenarios that were not begun, as the run was interrupted before."""
+    """Scenarios that did not start, as the run was interrupted before."""
 
     @property
     def ok(self) -> bool:
@@ -63,7 +63,7 @@ class Explorations(TableReport):
                 f"{of}: seed {first.seed}, a budget of {counted(first.budget, 'state')} per scenario and profile"
             )
         if self.interrupted:
-            missing = f"; not begun: {', '.join(self.left_out)}" if self.left_out else ""
+            missing = f"; not started: {', '.join(self.left_out)}" if self.left_out else ""
             notes.append(f"Interrupted: what came after that was not looked at{missing}.")
         return notes
 

@@ -1,4 +1,4 @@
-"""The crash verdict of a configuration: what stands beside its throughput."""
+"""The crash verdict of a configuration: the text beside its throughput."""
 
 from __future__ import annotations
 

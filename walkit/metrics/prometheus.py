@@ -25,7 +25,7 @@ def prometheus_text(
     """Return snapshots of statistics as Prometheus reads them: help, type and samples of each metric.
 
     Give one snapshot, or pairs of (labels, snapshot) of several logs, which together are one text; `labels` are added
-    to each. Names begin with `walkit_` (`walkit_traffic_` for the traffic of a primary or a replica, `walkit_peer_`
+    to each. Names start with `walkit_` (`walkit_traffic_` for the traffic of a primary or a replica, `walkit_peer_`
     for how far a replica or a delta reader is), counters end with `_total`, and times are seconds. A number
     that is not known has no sample. OptionsError for a label whose name Prometheus does not take, and for two
     snapshots with the same labels. Safe from any thread.

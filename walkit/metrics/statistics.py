@@ -58,7 +58,7 @@ class LogStatistics(_Metrics):
         "frames", "acknowledged frames whose callbacks and observers have not run yet"
     )
     callback_errors: int = _counter("errors", "errors that observers and callbacks have raised since opening")
-    rotations: int = _counter("segments", "segments begun since opening")
+    rotations: int = _counter("segments", "segments started since opening")
     segments: int = _metric("segments", "segments that are the log now")
     log_bytes: int = _metric("bytes", "bytes of frames in the log now")
     unacked_records: int = _metric(
@@ -82,8 +82,8 @@ class StoreStatistics(LogStatistics):
     keys: int = _metric("keys", "live keys in the table")
     applied_lsn: int = _metric("lsn", "last LSN applied to the table")
     frames_waiting: int = _metric("frames", "acknowledged frames not applied yet")
-    snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 where there was none")
-    journal_slots: int = _metric("records", "records that may be in no snapshot; 0 where nothing bounds them")
+    snapshot_lsn: int = _metric("lsn", "LSN of the newest snapshot taken or restored; 0 before the first")
+    journal_slots: int = _metric("records", "records that may be in no snapshot; 0 without a bound")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -140,7 +140,7 @@ class DeltaReaderStatistics(_Metrics):
     polls: int = _counter("polls", "polls that were answered")
     poll_failures: int = _counter("polls", "polls that failed, or whose answer was damaged")
     refusals: int = _counter("polls", "polls that were refused")
-    sessions: int = _counter("sessions", "sessions begun at the primary")
+    sessions: int = _counter("sessions", "sessions started at the primary")
     deltas: int = _counter("deltas", "deltas that were taken")
     delta_bytes: int = _counter("bytes", "bytes of frames that came by delta")
     loads: int = _counter("loads", "ranges read from the log")
@@ -148,7 +148,7 @@ class DeltaReaderStatistics(_Metrics):
     retries: int = _counter("loads", "ranges that were read again after an error")
     damaged: int = _counter("deltas", "deltas that were not what their answer said; their range was read")
     unfit: int = _counter("deltas", "deltas that did not continue, or came in a crowd; their range was read")
-    looks: int = _counter("looks", "looks at the log's own end: while no poll is answered, else seldom")
+    looks: int = _counter("looks", "looks at the log's own end: while no poll is answered, else rarely")
     held_bytes: int = _metric("bytes", "bytes that wait to be applied now")
     records: int = _counter("records", "records applied")
     checkpoints: int = _counter("checkpoints", "checkpoints of the reader's own")

@@ -31,7 +31,7 @@ except ImportError as error:  # pragma: no cover - the tests have it
 WATCHED_MAX = 1024
 """Logs that one LogTelemetry watches at most."""
 UNITS = {"ns": "s", "bytes": "By", "lsn": "1", "flag": "1"}
-"""Units as OpenTelemetry writes them (UCUM); what is counted stands in braces."""
+"""Units as OpenTelemetry writes them (UCUM); the counted thing is in braces."""
 
 
 class HasStatistics(Protocol):
@@ -52,7 +52,7 @@ class Watch:
     _read: set[str] = field(default_factory=set, init=False)
 
     def value(self, name: str) -> int | None:
-        """Return one number; all numbers of one collection are of one snapshot. None where this log has no such one."""
+        """Return one number; all numbers of one collection come from one snapshot. None if this log lacks it."""
         if self._snapshot is None or name in self._read:
             self._snapshot = self.source.statistics()
             self._read.clear()

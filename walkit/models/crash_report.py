@@ -18,9 +18,9 @@ class PendingChange:
     kind: Literal["write", "allocate", "shorten", "create", "replace", "remove", "cell"]
     """`cell` stands for all stores into one shared cell."""
     file: str
-    """The file, by its name of now; of a replacement the old name."""
+    """The file, by its name of now; for a replacement the old name."""
     target: str = ""
-    """Of a replacement the new name."""
+    """The new name of a replacement."""
     offset: int = 0
     """Where a write begins; the new size of an allocation or a shortening."""
     size: int = 0

@@ -29,7 +29,7 @@ class CrashingStorage(MemoryStorage):
 
     @property
     def crash_report(self) -> CrashReport | None:
-        """The effect of the crash that made this storage; None if there was none."""
+        """The effect of the crash that made this storage; None without one."""
         return self._crash_report
 
     def open(self, name: str, mode: OpenMode) -> CrashingFile:

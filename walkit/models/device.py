@@ -157,7 +157,7 @@ class DeviceModel:
         return min(limits)
 
     def service_us(self, size_bytes: int) -> float:
-        """Return the mean time in microseconds that an I/O of this size takes once it has begun, stalls left out."""
+        """Return the mean time in microseconds that an I/O of this size takes once it has started, stalls left out."""
         transfer = 0.0 if self.bytes_per_s is None else size_bytes * 1e6 / self.bytes_per_s
         return self.latency.mean_us + transfer
 
@@ -299,7 +299,7 @@ PRESETS = {**DISKS, **OBJECT_STORES}
 
 
 def device_model(device: str | DeviceModel) -> DeviceModel:
-    """Return the model itself, or the one of this name; OptionsError if there is none.
+    """Return the model itself, or the one of this name; OptionsError for an unknown one.
 
     Presets come first. Packages offer others as entry points of the group `walkit.devices`: a DeviceModel, or a
     callable that returns one, which is loaded now.

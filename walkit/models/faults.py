@@ -77,7 +77,7 @@ class FaultyStorage(PassingStorage):
         short_bytes: int | None = None,
         landed: bool = False,
     ) -> Fault:
-        """Fail the `nth` matching operation from now on, and the following ones up to `times` (None: for ever).
+        """Fail the `nth` matching operation from now on, and the following ones up to `times` (None: forever).
 
         The StorageError has this `errno`. `short_bytes` is for writes: so many bytes arrive in the page cache, then
         the write is refused as short. With `landed` the operation happens in full and reports the error all the same.
@@ -135,7 +135,7 @@ class FaultyStorage(PassingStorage):
         return self.perform(Operation(name="names", file=folder), lambda: self.inner.names(folder))
 
     def lock(self, name: str) -> StorageLock | LockHolder:
-        """Take a lock; one that fails has none, also where it landed."""
+        """Take a lock; a failing call returns none, even if it landed."""
         operation = Operation(name="lock", file=name)
         return self.perform(operation, lambda: self.inner.lock(name), failed=lambda _: None)
 
@@ -201,7 +201,7 @@ class FaultyStorage(PassingStorage):
         """Write the operation down and do it, or what its faults make of it; for the files of this storage.
 
         `failed` does what a failing operation still does (by default all of it if it landed, else nothing);
-        `skipped` is done in place of an operation that is skipped.
+        `skipped` replaces a skipped operation.
         """
         with once(self._guard), self._guard:
             if operation.name not in ASIDE:
@@ -307,7 +307,7 @@ class FaultyFile(PassingFile):
         return self._storage.perform(Operation(name="size", file=self.name), self.inner.size)
 
     def close(self) -> None:
-        """Close the file. A descriptor is gone also if that fails, which tells of writes: reading leaves none."""
+        """Close the file. A descriptor is gone even if that fails; the error is about writes: reading leaves none."""
         if self not in self._storage.open_files:
             self.inner.close()
             return

@@ -28,7 +28,7 @@ class Fate(NamedTuple):
     kept: bool = True
     """Whether it happened, in whole or in part."""
     sectors: frozenset[int] | None = None
-    """Of a write that is torn, the sectors that arrived, counted from the one in which it begins; None: all of them."""
+    """The sectors of a torn write that arrived, counted from its first; None: all of them."""
     grown: bool = True
     """Of a torn write, whether the file has the size that all of it needs."""
     content: int = -1
@@ -42,7 +42,7 @@ Fates = Mapping[tuple[int, int], Fate]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One change that no sync has covered. `offset` is the new size where the change is not a write."""
+    """One change that no sync has covered. `offset` is the new size if the change is not a write."""
 
     number: int
     kind: ChangeKind
@@ -74,7 +74,7 @@ class FileFate:
     """The effect of a power cut on one file.
 
     Counts are of changes (writes, allocations, shortenings) that no sync had covered; `bytes_lost` counts bytes of
-    writes. `cell` says what became of a shared cell, which is never synced; "" for other files.
+    writes. `cell` is the fate of a shared cell, which is never synced; "" for other files.
     """
 
     name: str

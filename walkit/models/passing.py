@@ -1,4 +1,4 @@
-"""A storage and a file that pass every call on to others: what a model of storage changes, it writes anew."""
+"""A storage and a file that pass every call on to others: a model of storage overrides the calls that it changes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A storage that is as far away as an object store, over any other storage: every request has a price in time.
 
 Each request waits for its first byte, and its bytes share the rate of one link; so many requests are served at the same
-time, and the others wait in order. Reads cost as much as writes: nothing is cached here, and there is no read-ahead.
+time, and the others wait in order. Reads cost as much as writes: nothing is cached here, and nothing is read ahead.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class RemoteStorage(TimedStorage):
 
 
 class RemoteFile(TimedFile):
-    """An open file of a `RemoteStorage`. `data_ranges`, `size` and `read_ahead` are no requests."""
+    """An open file of a `RemoteStorage`. `data_ranges`, `size` and `read_ahead` cost no request."""
 
     def read(self, offset: int, size: int) -> bytes:
         """Return up to `size` bytes from `offset`: a request."""

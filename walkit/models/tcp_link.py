@@ -89,7 +89,7 @@ class TcpLink:
             return False
         far.settimeout(None)
         for one in (near, far):
-            with suppress(OSError):  # a connection that was reset by now: its first read says so
+            with suppress(OSError):  # a connection may be reset by now: its first read fails
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         with self._lock:
             self._open |= {near, far}

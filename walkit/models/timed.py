@@ -51,7 +51,7 @@ class TimedStorage(PassingStorage):
     def request(self, action: str, name: str, act: Callable[[], T], *, sent: int = 0, wanted: int = 0) -> T:
         """Do `act` as one request that sends and wants so many bytes; return its result when both are done.
 
-        An answer of fewer bytes than wanted is no faster: the model is asked before the answer is known.
+        A short answer takes as long: the model computes the time before the answer is known.
         """
         with once(self._guard), self._guard:
             self.requests += 1

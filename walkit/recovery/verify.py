@@ -234,9 +234,7 @@ def check_durable_file(results: ScanResults) -> None:
     cell = results.storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         if manifest.lineage:
-            results.notes.append(
-                "no durable slot: promises come from frames and the manifest alone"
-            )
+            results.notes.append("no durable slot: promises come from frames and the manifest alone")
         return
     try:
         block = cell.read()
