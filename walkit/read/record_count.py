@@ -16,7 +16,7 @@ from walkit.storage.address import Place, storage_at
 
 
 def count_records(path: Place, first_lsn: int | None = None, last_lsn: int | None = None) -> int:
-    """Return how many records a log has between two LSNs, inclusive; None leaves a side open.
+    """Return the number of records of a log between two LSNs, inclusive; None leaves a side open.
 
     Counts a reader's view of now. A record is decoded only where a bound lies within a frame that compaction has
     thinned. GapError where `first_lsn` is trimmed; LogNotFoundError, NotALogError, CorruptionError.
