@@ -76,7 +76,7 @@ class Uninterrupted:
 
 
 def uninterrupted() -> AbstractContextManager[None]:
-    """Hold SIGINT back where the caller is the main thread; elsewhere there is none.
+    """Hold SIGINT back if the caller is the main thread; other threads receive none.
 
     A thread is started and noted under it: struck in between, it would count as running and never run, or run and never
     be ended.

@@ -134,7 +134,7 @@ class LogOptions:
     """Largest frame, header and padding included; so also the limit of one record or transaction. Default: 4 MiB, or
     what a segment of `segment_bytes` has room for where that is less."""
     codec: Literal["zstd"] | None = None
-    """Compresses the body of a frame where that makes it smaller."""
+    """Compresses the body of a frame if that makes it smaller."""
     queue_bytes_max: int = 64 * MIB
     """Most bytes of records that wait for their frame."""
     on_full: Literal["block", "raise"] = "block"
@@ -198,14 +198,14 @@ class StoreOptions:
 
     @property
     def margin(self) -> int:
-        """Records that still fit when a checkpoint is forced; 0 where none is."""
+        """Records that still fit when a checkpoint is forced; 0: never forced."""
         if self.journal_slots is None:
             return 0
         return max(self.journal_slots // 8, 1) if self.checkpoint_margin is None else self.checkpoint_margin
 
     @property
     def checkpoint_after(self) -> int | None:
-        """Records after which a checkpoint is taken automatically, for any reason; None where never."""
+        """Records after which a checkpoint is taken automatically, for any reason; None: never."""
         forced = None
         if self.journal_slots is not None and self.margin:
             forced = self.journal_slots - self.margin

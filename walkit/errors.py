@@ -82,7 +82,7 @@ class WalkitError(Exception):
         return _rebuild, (type(self), str(self), facts)
 
     def __str__(self) -> str:
-        """Return the message alone, also where a builtin base class would print errno."""
+        """Return the message alone, even if a builtin base class would print errno."""
         return str(self.args[0]) if self.args else type(self).__name__
 
 

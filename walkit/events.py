@@ -36,7 +36,7 @@ EXIT_WAIT_S = 1.0
 
 class _Sink(Protocol):
     def pass_on(self, name: str, attributes: dict[str, Any]) -> None:
-        """Send an event on this thread, or keep it where this thread may send none."""
+        """Send an event on this thread, or keep it if this thread may send none."""
 
     def keep(self, name: str, attributes: dict[str, Any]) -> None:
         """Keep an event for a thread that no other waits for."""

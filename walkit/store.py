@@ -135,8 +135,8 @@ class Store(MappingApi):
     ) -> Store:
         """Open a store, or make it (mode "x": only make it), in a folder, at a URL, or in any `storage`.
 
-        Raises what `walkit.open` raises; CorruptionError where the log ends before its newest snapshot;
-        HistoryTrimmedError or SnapshotError where neither a snapshot nor the log reaches back to the beginning. Then
+        Raises what `walkit.open` raises; CorruptionError if the log ends before its newest snapshot;
+        HistoryTrimmedError or SnapshotError if neither a snapshot nor the log reaches back to the beginning. Then
         nothing is held, and nothing but what recovery of the log does was changed.
         """
         reading = "walkit.replay(walkit.open(path, mode='r'), walkit.state.KeyedTable()) reads the state"
@@ -374,7 +374,7 @@ class Store(MappingApi):
 
         Records without a key are events, and stay. Tombstones stay until every snapshot is newer. The newest sealed
         segment, and every segment that a claim needs, stays as it is. Writers and readers continue; a reader
-        that comes upon a segment that is gone continues in the new one, or gets a GapError where that would give
+        that comes upon a segment that is gone continues in the new one, or gets a GapError if that would give
         another state.
 
         History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up to
@@ -397,8 +397,8 @@ class Store(MappingApi):
         """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.
 
         Takes the nearest snapshot at or below it and replays the rest, or the whole log. OptionsError for an LSN that
-        is not acknowledged yet; HistoryTrimmedError, with `exact_from_lsn`, where trimming or compaction dropped
-        what would be needed; CorruptionError where damage is reached.
+        is not acknowledged yet; HistoryTrimmedError, with `exact_from_lsn`, if trimming or compaction dropped
+        what would be needed; CorruptionError if damage is reached.
         """
         self._see_acknowledged()
         return state_at(self.log, self.log.parts.storage, lsn, self.log.acked_lsn)

@@ -115,7 +115,7 @@ class DeviceWorker:
         )
 
     def close(self, timeout: float) -> bool:
-        """Take no more, and end once what is queued has been done; False where that is not so after `timeout` s."""
+        """Take no more, and end once what is queued has been done; False if that is not so after `timeout` s."""
         with once(self._guard), self._guard:
             self._closing = True
         open_latch(self._wake)

@@ -436,7 +436,7 @@ class OrderingCore(Generic[S]):
         self.segment_end = min(end_position, POSITION_MAX)
 
     def require_positions(self, footprint: int) -> None:
-        """LogExhaustedError where a frame of this size has no position; asked before a segment is made for it."""
+        """LogExhaustedError if a frame of this size has no position; asked before a segment is made for it."""
         if self.position + footprint > POSITION_MAX:
             raise LogExhaustedError("position", self.position + footprint, POSITION_MAX)
 

@@ -400,7 +400,7 @@ class Delivery:
         return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Deliver what is queued, then end the thread; False where a callback still blocks after `timeout`."""
+        """Deliver what is queued, then end the thread; False if a callback still blocks after `timeout`."""
         self._closing = True
         if self._queue:
             self._start()  # a thread may be available by now for earlier entries

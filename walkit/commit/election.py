@@ -230,7 +230,7 @@ class LeaderElection:
         return True
 
     def hand_over(self, keep: bool = False) -> bool:
-        """Give the place back, or to the next leader; True where the caller keeps it.
+        """Give the place back, or to the next leader; True if the caller keeps it.
 
         It does with `keep` if there is something to take. Without memory it tries again: nothing is done by halves,
         and others wait for it.

@@ -445,7 +445,7 @@ class FrameWriter:
             return self.core.is_full and self.core.given_up > 0
 
     def assign(self, frame: SealedFrame) -> bool:
-        """Give a sealed frame its segment; False where that failed, and the log with it."""
+        """Give a sealed frame its segment; False if that failed, and the log with it."""
         try:
             self.frame_sink.assign(frame)
         except BaseException as error:
@@ -483,7 +483,7 @@ class FrameWriter:
         self.frame_sink.passed(core.written_position)
 
     def write(self, frame: SealedFrame) -> None:
-        """Write an assigned frame, and complete what that acknowledges; where the write fails, the log has failed."""
+        """Write an assigned frame, and complete what that acknowledges; if the write fails, the log has failed."""
         core, watch = self.core, self.watch
         thread, begun = get_ident(), perf_counter_ns()
         try:

@@ -104,7 +104,7 @@ class Adaptive:
 
     With nothing in flight it seals at once, so that a lone writer never waits. Under load each frame gathers what comes
     in that share of a write, so that `in_flight` frames of equal size overlap instead of one large and many tiny ones.
-    `wait_us` bounds the wait where the device has become slow.
+    `wait_us` bounds the wait if the device has become slow.
     """
 
     wait_us: int = 10_000

@@ -42,7 +42,7 @@ class AdmissionGate(Protocol):
         """Take the queue that this gate guards. Called once, before anything is queued."""
 
     def admit(self, count: int) -> bool:
-        """Let so many records in, all or none; False where the calling thread may wait by `wait` or `on_space`.
+        """Let so many records in, all or none; False if the calling thread may wait by `wait` or `on_space`.
 
         `entered` follows on the same thread if they are let in. Raises a final refusal.
         """
@@ -53,7 +53,7 @@ class AdmissionGate(Protocol):
     def wait(self, timeout: float | None) -> bool:
         """Wait until what this thread was not let in with may have room; raises what refuses it after `timeout` s.
 
-        False at once where this gate has kept nothing of this thread out: then the queue has no room.
+        False at once if this gate has kept nothing of this thread out: then the queue has no room.
         """
 
     def on_space(self, callback: Callable[[], object]) -> bool:

@@ -120,7 +120,7 @@ class Ticket:
         return frame is not None and frame.state != "sealed"
 
     def refusal(self) -> BaseException | None:
-        """Return why nothing of the records is ever written; None where that is not certain by now."""
+        """Return why nothing of the records is ever written; None if that is not certain by now."""
         frame = self.frame
         return None if frame is None or frame.state != "refused" else self._error()
 

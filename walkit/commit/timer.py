@@ -76,7 +76,7 @@ class DeviceWatch:
 
     @contextmanager
     def watched(self, frame: SealedFrame) -> Iterator[None]:
-        """Watch what the calling thread waits for on a frame's behalf: where that hangs, the frame fails."""
+        """Watch what the calling thread waits for on a frame's behalf: if that hangs, the frame fails."""
         self.begin(perf_counter_ns(), frame)
         try:
             yield
@@ -232,7 +232,7 @@ class CommitTimer:
             )
 
     def _look(self) -> int | None:
-        """Do what is due; return how long there is nothing to do, None where a frame or `close` wakes the timer."""
+        """Do what is due; return how long there is nothing to do, None if a frame or `close` wakes the timer."""
         work = self.work
         tick = work.tick()
         if tick.wake_in_us is None:

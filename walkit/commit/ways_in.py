@@ -61,12 +61,12 @@ if TYPE_CHECKING:
 
 
 LED: Final = object()
-"""What `Leader._enter_and_lead` returns where the ticket is done."""
+"""Returned by `Leader._enter_and_lead` if the ticket is done."""
 
 
 LEAD: Final = object()
 FULL: Final = object()
-"""What `Leader._queue_locked` returns where there is nothing to wait at: see there."""
+"""Returned by `Leader._queue_locked` without anything to wait at: see there."""
 RECHECK_S = 0.2
 """How often a caller that was interrupted while it waited looks whether its ticket is done."""
 

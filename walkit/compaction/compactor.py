@@ -204,7 +204,7 @@ class Compactor:
             raise LogClosedError(f"the log at {self._storage.location} is closed; compaction ended")
 
     def _refuse_ended(self) -> None:
-        """End between two frames where the log closes, or the caller was interrupted."""
+        """End between two frames if the log closes, or the caller was interrupted."""
         end_if_abandoned()
         self._refuse_closed()
 

@@ -49,7 +49,7 @@ class CompactionReport:
 
     @property
     def write_amplification(self) -> float:
-        """How often a byte of the sealed log has been written by now; 1.0 where this compaction wrote nothing."""
+        """How often a byte of the sealed log has been written by now; 1.0 if this compaction wrote nothing."""
         return 1.0 + self.bytes_written / self.bytes_before if self.bytes_before else 1.0
 
     @property

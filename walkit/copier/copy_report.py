@@ -22,7 +22,7 @@ class CopyReport:
     last_lsn: int
     end_position: int
     records: int
-    """Records in the copy; fewer than its LSNs where compaction has dropped some."""
+    """Records in the copy; fewer than its LSNs if compaction has dropped some."""
     segments: int
     snapshots: tuple[int, ...]
     """LSNs of the snapshots that were copied."""

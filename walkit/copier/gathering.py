@@ -138,7 +138,7 @@ class Gathering:
                 self.storage.remove(name)
 
     def _bytes_of(self, part: _Part) -> int:
-        """Return how many bytes of a part there are; 0 where what has its name is something else, or more."""
+        """Return how many bytes of a part there are; 0 if what has its name is something else, or more."""
         file = self.storage.open(part.name, "read")
         try:
             size, record = file.size(), part.record

@@ -285,7 +285,7 @@ class _Meter:
         self.bytes_kept = max(sum(want.offset for want in wants) - self.bytes_copied, 0)
 
     def copied(self, size: int) -> None:
-        """Count bytes that were copied, say how far the copy is, and renew the claim where that is due."""
+        """Count bytes that were copied, say how far the copy is, and renew the claim if that is due."""
         self.bytes_copied += size
         self.renew()
         if self._progress is not None:

@@ -180,7 +180,7 @@ class ObjectTarget:
     def finish(self) -> Manifest:
         """Make the log; durable on return. Returns its manifest as that of a folder.
 
-        CorruptionError if what is there does not end where the plan does.
+        CorruptionError if the existing part ends elsewhere than the plan.
         """
         manifest, bulks = self._manifest, self._bulks
         assert bulks is not None

@@ -24,9 +24,9 @@ def verify_snapshot(
 ) -> SnapshotInfo:
     """Check every byte of the snapshot at this LSN, in bounded memory, and return what its header says.
 
-    With `identity` it also has to be of that log and epoch; `name` is its file's, where that is another.
+    With `identity` it also has to be of that log and epoch; `name` is its file's, if that is another.
     SnapshotError (stage "open", "header", "identity" or "verify", the cause
-    chained) where it cannot be used; FormatVersionError where a newer walkit wrote it.
+    chained) if it cannot be used; FormatVersionError if a newer walkit wrote it.
     """
     with reading_snapshot(lsn, "open"):
         file = storage.open(name or snapshot_name(lsn), "read")

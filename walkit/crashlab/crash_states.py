@@ -66,7 +66,7 @@ class Choice:
         return Fate(sectors=frozenset(some), grown=self._grown)
 
     def describe(self, number: int) -> str:
-        """Return what becomes of the change, in words; "" where it is kept."""
+        """Return what becomes of the change, in words; "" if it is kept."""
         if self.change.kind == "cell":
             kept = number - 1
             if kept == self.change.size - 1:

@@ -1,7 +1,7 @@
 """Exploring crash states: every moment of a scenario, every state that a power cut may leave then, every rule.
 
 The approach is that of ALICE (Pillai et al., OSDI 2014) and CrashMonkey (Mohan et al., OSDI 2018), over the page cache
-model instead of a kernel: states are counted, explored whole where the budget allows, and drawn by a seed elsewhere.
+model instead of a kernel: states are counted, explored whole if the budget allows, and drawn by a seed elsewhere.
 """
 
 from __future__ import annotations

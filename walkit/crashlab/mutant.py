@@ -78,5 +78,5 @@ class Mutant:
 
 
 def applied_mutant() -> str:
-    """Return the name of the mutant that is applied; "" where none is."""
+    """Return the name of the mutant that is applied; "" if none is."""
     return _applied[0] if _applied else ""

@@ -40,7 +40,7 @@ def explore_options(
 def crash_verdict(
     options: LogOptions, budget: int = 300, profile: str | Profile = "contract", seed: int = 0
 ) -> str:
-    """Return what `explore_options` finds, in a sentence: a throughput means little where records are lost.
+    """Return what `explore_options` finds, in a sentence: a throughput means little if records are lost.
 
     It is what `Run.crash_verdict` is for: `dataclasses.replace(run, crash_verdict=crash_verdict(log.options))`.
     """

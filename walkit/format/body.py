@@ -136,7 +136,7 @@ def one_record(kind: int, key: bytes, value: bytes, timestamp: int) -> Columns:
 def _lengths(
     items: Sequence[bytes] | PackedBytes | None, count: int, uniform: int
 ) -> tuple[int, bytes, Sequence[Buffer]]:
-    """Return (`uniform` where all lengths are equal, else 0; the length column; buffers of the bytes)."""
+    """Return (`uniform` if all lengths are equal, else 0; the length column; buffers of the bytes)."""
     if items is None:
         return uniform, _NO_LENGTH, ()
     if isinstance(items, PackedBytes):
@@ -223,7 +223,7 @@ def encode_puts(kind: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tu
 def encode_body(columns: Columns) -> tuple[int, list[Buffer]]:
     """Return (frame flags, buffers of the body in order). A frame without records has no body.
 
-    ValueError or OverflowError where the columns contradict each other or do not fit the format.
+    ValueError or OverflowError if the columns contradict each other or do not fit the format.
     """
     count = columns.count
     stamps, offsets = columns.timestamps, columns.lsn_offsets
@@ -405,7 +405,7 @@ def has_key_of(frames: Sequence[tuple[int, DecodedColumns]], keys: pa.Array) -> 
 def to_arrow(frames: Sequence[tuple[int, DecodedColumns]]) -> pa.RecordBatch:
     """Return one batch of RECORD_SCHEMA from the columns of (first LSN, columns) frames, in the order given.
 
-    One frame becomes Arrow without a copy of its keys and values; several are joined, once. ValueError where their
+    One frame becomes Arrow without a copy of its keys and values; several are joined, once. ValueError if their
     keys or values do not fit one Arrow batch (2 GiB).
     """
     schema = record_schema()

@@ -39,7 +39,7 @@ class ConsumerFile:
         self._kind, self._layout, self._magic = kind, layout, magic
 
     def encode(self, fields: Iterable[Any]) -> bytes:
-        """Return the bytes of a file with these fields; struct.error where one does not fit."""
+        """Return the bytes of a file with these fields; struct.error if one does not fit."""
         size = self._layout.size
         head = self._layout.pack(self._magic, FORMAT_VERSION, size, 0, 0, *fields, 0)[: size - _CRC_BYTES]
         return head + crc32c(head).to_bytes(_CRC_BYTES, "little")

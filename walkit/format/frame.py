@@ -201,7 +201,7 @@ _zstd = _Zstd()
 
 
 def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
-    """Encode, compress where that is smaller, and checksum. May run in parallel with anything."""
+    """Encode, compress if that is smaller, and checksum. May run in parallel with anything."""
     flags, buffers = encode_body(columns)
     return prepare_encoded(columns.count, flags, buffers, codec)
 

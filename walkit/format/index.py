@@ -77,7 +77,7 @@ class SegmentIndex(NamedTuple):
         return IndexEntry(int(self.positions[at]), int(self.first_lsns[at]), int(self.records[at]))
 
     def before(self, lsn: int) -> IndexEntry | None:
-        """Return the last noted frame that begins at or before an LSN; None where the segment begins after it."""
+        """Return the last noted frame that begins at or before an LSN; None if the segment begins after it."""
         at = int(np.searchsorted(self.first_lsns, np.uint64(lsn), side="right")) - 1
         return self.entry(at) if at >= 0 else None
 

@@ -93,7 +93,7 @@ class HoleRecord:
     """Frames that never came to the disk while later ones did: positions [start_position, end_position).
 
     None of them was acknowledged, so nothing is lost, and their LSNs, `first_lsn` to `last_lsn`, are not given again;
-    `last_lsn` is `first_lsn - 1` where they were marker frames. The frame after the hole follows `chain`.
+    `last_lsn` is `first_lsn - 1` if they were marker frames. The frame after the hole follows `chain`.
     """
 
     start_position: int

@@ -79,7 +79,7 @@ class SegmentHeader:
         return SEGMENT_HEADER_BYTES + position - self.start_position
 
     def encode(self) -> bytes:
-        """Return the 4096 bytes of the header; ValueError where `decode` would refuse them."""
+        """Return the 4096 bytes of the header; ValueError if `decode` would refuse them."""
         wrong = _outside_limits(self)
         if len(self.extension) > EXTENSION_BYTES_MAX:
             wrong = f"an extension of {len(self.extension)} bytes"

@@ -180,7 +180,7 @@ class Appender:
     """Brings tickets into the queue of one log as its options say. Safe from any thread."""
 
     def __init__(self, driver: CommitDriver, options: LogOptions, limit_bytes: int, records_max: int) -> None:
-        """`records_max` records stay together at most: fewer than a frame takes where a gate lets in fewer."""
+        """`records_max` records stay together at most: fewer than a frame takes if a gate lets in fewer."""
         self._driver = driver
         self._limit_bytes = limit_bytes
         self._records_max = records_max

@@ -41,7 +41,7 @@ JOINED_ITEMS_MAX = 512
 
 
 def checked(items: Any, what: str, limit_bytes: int | None = None) -> Items:
-    """Return the items in a shape that can be packed; RecordTypeError where one of them is not bytes.
+    """Return the items in a shape that can be packed; RecordTypeError if one of them is not bytes.
 
     Arrow text is refused as `str` is: cast it to binary. Dictionaries are decoded.
     """
@@ -188,7 +188,7 @@ class Rows(NamedTuple):
     kinds: int | Kinds = int(Kind.PUT)
     """Kinds without flags; an int is that of all."""
     stamps: Int64s | None = None
-    """Microseconds since 1970; 0 where absent."""
+    """Microseconds since 1970; 0 if absent."""
     stamped: Mask | None = None
     """Which records have a timestamp; None with `stamps` is all of them."""
 
@@ -333,7 +333,7 @@ def tickets_of(
     """Yield tickets for all the records, each fitting one frame and of about `goal_bytes`, `records_max` at most.
 
     The sizes of all records are checked before the first ticket is given out: RecordTooLargeError. Packing continues
-    while the frames of earlier tickets are written, where another thread writes them.
+    while the frames of earlier tickets are written, if another thread writes them.
     """
     few = _few(host, min(goal_bytes, limit_bytes), rows, records_max)
     if few is not None:
@@ -409,7 +409,7 @@ def _part_tickets(
 
 
 def _kind_bytes(rows: Rows, values: Packed, keys: Packed | None) -> int | Kinds:
-    """Return the kind byte of each record, flags included; an int where all are the same for certain."""
+    """Return the kind byte of each record, flags included; an int if all are the same for certain."""
     flags = 0
     masks: list[tuple[int, Mask]] = []
     for flag, exists, present in (

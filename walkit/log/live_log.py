@@ -184,7 +184,7 @@ class Lifetime:
     def __init__(self) -> None:
         self._closers: list[Callable[[], object]] = []
         self.end_watchers: set[EndWatcher] = set()
-        """Woken where the log ends or fails: those that follow it look again then."""
+        """Woken when the log ends or fails: its followers look again then."""
         self.closed = False
         """Whether it takes no more work. A closing that cannot be done makes it False again."""
         self.ended = False

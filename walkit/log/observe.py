@@ -56,7 +56,7 @@ class ObservedFrames:
 class DurableGate:
     """Holds frames back until they are on stable storage; then shows them in order. Used by the delivery thread alone.
 
-    Frames of up to `bytes_max` bytes wait in memory, and one where that is larger; of those beyond only the LSNs are
+    Frames of up to `bytes_max` bytes wait in memory, and one if that is larger; of those beyond only the LSNs are
     kept, and `reread` reads them when they are durable.
     """
 

@@ -258,7 +258,7 @@ def _name(storage: Storage) -> str:
 
 
 def _alignment(storage: Storage, options: LogOptions, events: EventSink) -> int:
-    """Return the alignment of the frames to come: that of direct I/O where it is wanted and the place takes it."""
+    """Return the alignment of the frames to come: that of direct I/O if it is wanted and the place takes it."""
     if not options.direct_io:
         return ALIGNMENT_BUFFERED
     why_not = "the storage has none"

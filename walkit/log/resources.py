@@ -51,7 +51,7 @@ class LogResources:
     def close(self) -> None:
         """Finish what is queued, seal, close all files. Closing twice does nothing; the lock is freed always.
 
-        StorageError where the device hangs: see `_finish`. An interrupt ends no closing (`run_uninterrupted`).
+        StorageError if the device hangs: see `_finish`. An interrupt ends no closing (`run_uninterrupted`).
         """
         reserve_stack()
         parts = self.parts
@@ -127,7 +127,7 @@ class LogResources:
     def _finish(self) -> None:
         """Seal, close the files and free the lock, on another thread; wait while something moves within the limit.
 
-        StorageError (ETIMEDOUT) where the device does not answer, and KeyboardInterrupt for an impatient caller: the
+        StorageError (ETIMEDOUT) if the device does not answer, and KeyboardInterrupt for an impatient caller: the
         other thread continues, and frees the lock when all is done. At the end of the process it is done here.
         """
         failed, box = list[BaseException](), Outbox()

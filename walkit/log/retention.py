@@ -75,7 +75,7 @@ class RetentionPlan:
 
     @property
     def up_to_lsn(self) -> int:
-        """The low watermark that the plan asks for; 0 where nothing goes."""
+        """The low watermark that the plan asks for; 0 if nothing goes."""
         return self.segments[-1].last_lsn if self.segments else 0
 
 
@@ -322,7 +322,7 @@ class Retainer:
 
 
 def period_s(limits: Retention) -> float | None:
-    """Return how often the limits are looked at beside the seals, in seconds; None where time alone changes nothing."""
+    """Return how often the limits are looked at beside the seals, in seconds; None if time alone changes nothing."""
     return None if limits.age_s is None else min(max(limits.age_s / 10, 1.0), 60.0)
 
 
@@ -349,7 +349,7 @@ class BoundedSink:
         self.sync, self.publish = sink.sync, sink.publish
 
     def begin_segment(self, *, position: int, first_lsn: int, chain: int) -> int:
-        """See FrameSink. LogFullError (reason "retention") where it does not fit; nothing has changed then."""
+        """See FrameSink. LogFullError (reason "retention") if it does not fit; nothing has changed then."""
         self._require_room()
         return self._sink.begin_segment(position=position, first_lsn=first_lsn, chain=chain)
 

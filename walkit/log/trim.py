@@ -38,7 +38,7 @@ class Rewritten:
     """The outcome for the segment that straddles the low watermark. Bytes are those of files."""
 
     waste: float = 0.0
-    """Share of the bytes of its frames that were wholly below the low watermark; 0 where none straddles it."""
+    """Share of the bytes of its frames that were wholly below the low watermark; 0 if none straddles it."""
     bytes_before: int = 0
     bytes_after: int = 0
     """Equal to `bytes_before` if the segment was not copied."""
@@ -59,7 +59,7 @@ class _Border:
 
 
 def straddling(manifest: Manifest) -> SegmentRecord | None:
-    """Return the segment that is partly below the low watermark, where a trim may rewrite it."""
+    """Return the segment that is partly below the low watermark, if a trim may rewrite it."""
     sealed, low = manifest.sealed, manifest.low_watermark
     other = SegmentFlag.COMPACTED | IN_BULKS
     if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & other:
@@ -325,7 +325,7 @@ class Trimmer:
         )
 
     def emit_trim(self, trimmed: Trimmed) -> None:
-        """Send the event of a trim, where any segment went."""
+        """Send the event of a trim, if any segment went."""
         if trimmed.segments:
             self._events.emit(
                 "walkit.segment.trim",

@@ -270,7 +270,7 @@ class WriteAheadLog(CursorApi):
         """Yield records from `first_lsn` on, and continue with new ones as they are written.
 
         Ends when the log is closed, after its last record, or, with `timeout`, after that many seconds without a new
-        record. LogPoisonedError when the log has failed, after its last acknowledged record. GapError where a record
+        record. LogPoisonedError when the log has failed, after its last acknowledged record. GapError if a record
         was trimmed or compacted away before it was yielded: never a skip.
         """
         self._refuse_closed()
@@ -363,8 +363,8 @@ class WriteAheadLog(CursorApi):
         process takes its claim with `walkit.claim`.
 
         OptionsError for a name, an LSN or a lease that no claim has, and for an LSN more than one after the end.
-        GapError where records from `first_lsn` on are gone. ClaimError where another consumer has the name, or the log
-        has 256 claims of this kind. StorageError: ETIMEDOUT where the claims' lock is not free in time.
+        GapError if records from `first_lsn` on are gone. ClaimError if another consumer has the name, or the log
+        has 256 claims of this kind. StorageError: ETIMEDOUT if the claims' lock is not free in time.
         """
         self._refuse_closed()
         return self.parts.own_claims.take(name, first_lsn, lease_s)
@@ -373,7 +373,7 @@ class WriteAheadLog(CursorApi):
         """Drop records at or below `up_to_lsn`, never past a claim, never what is not durable.
 
         Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
-        above are copied as they are into one that takes its place, where those below are at least `waste_ratio` (0 to
+        above are copied as they are into one that takes its place, if those below are at least `waste_ratio` (0 to
         1) of its bytes; 1 keeps it, and a compacted or the newest sealed segment stays as it is anyway. Returns the new
         low watermark, with the totals dropped. If a store keeps a state beside the log, never past its newest snapshot
         either. StorageError: the next trim drops the rest; the report has the error of a failed copy. errno is

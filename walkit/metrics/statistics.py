@@ -45,7 +45,7 @@ class LogStatistics(_Metrics):
     frame_bytes: int = _counter("bytes", "bytes of frames written since opening, padding included")
     padding_bytes: int = _counter("bytes", "zero bytes that fill frames up to the alignment")
     alignment: int = _metric(
-        "bytes", "frames begin at multiples of this: 4096 where direct I/O is in use, else 64"
+        "bytes", "frames begin at multiples of this: 4096 if direct I/O is in use, else 64"
     )
     marker_frames: int = _counter("frames", "frames without records, written when the log fell idle")
     syncs: int = _counter("syncs", "waits for stable storage on the path of frames")

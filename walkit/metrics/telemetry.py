@@ -106,7 +106,7 @@ class LogTelemetry:
     def watch(self, log: HasStatistics, attributes: Mapping[str, str]) -> Watch:
         """Read this log at each collection from now on, under these attributes, which name it among the others.
 
-        OptionsError where another watched log has the same attributes, and beyond `WATCHED_MAX`. Close what is
+        OptionsError if another watched log has the same attributes, and beyond `WATCHED_MAX`. Close what is
         returned before the log, or with it: it keeps the log.
         """
         watch = Watch(log, dict(attributes), self._end)

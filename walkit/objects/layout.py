@@ -194,7 +194,7 @@ def _outside_limits(header: BulkHeader) -> str:
 
 
 def check_bulk(data: Buffer, number: int | None = None) -> BulkHeader:
-    """Return the header of a whole bulk; CorruptionError where header, length or checksum of the body are wrong."""
+    """Return the header of a whole bulk; CorruptionError if header, length or checksum of the body are wrong."""
     header = BulkHeader.decode(data, number)
     whole, name = BULK_HEADER_BYTES + header.body_bytes, object_key(header.number)
     if len(data) != whole:

@@ -59,7 +59,7 @@ class ObjectSink:
         return position + self._segment_bytes - SEGMENT_HEADER_BYTES
 
     def assign(self, frame: SealedFrame) -> None:
-        """Give the frame the next number, and wait where that is too far after the vouched end.
+        """Give the frame the next number, and wait if that is too far after the vouched end.
 
         An opening reads every bulk after the saved vouched end, so its time is bounded by AHEAD_MAX. At most `window`
         frames are not acknowledged yet, and those cannot be saved.

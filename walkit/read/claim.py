@@ -116,7 +116,7 @@ def _last_lsn(storage: Storage, manifest: Manifest, wanted: int) -> int:
 
 
 def refuse_another_history(storage: Storage, name: str, mark: ClaimRecord, manifest: Manifest) -> None:
-    """DivergenceError where the record before the position of a claim is not the one that its consumer knows."""
+    """DivergenceError if the record before the position of a claim is not the one that its consumer knows."""
     if mark.log_id != manifest.log_id:
         raise DivergenceError(
             f"the claim {name!r} is of log {mark.log_id:016x}, and this is log {manifest.log_id:016x}. "
@@ -128,7 +128,7 @@ def refuse_another_history(storage: Storage, name: str, mark: ClaimRecord, manif
 
 
 def refuse_another_epoch(name: str, first_lsn: int, epoch_id: int, manifest: Manifest) -> None:
-    """DivergenceError, with the first LSN that can differ, where the record before `first_lsn` is not of this epoch."""
+    """DivergenceError, with the first LSN that can differ, if the record before `first_lsn` is not of this epoch."""
     if lies_in(manifest, first_lsn - 1, epoch_id):
         return
     found = identity_at(manifest, first_lsn - 1).epoch_id
@@ -144,7 +144,7 @@ def taken(name: str, found: ClaimRecord, whose: str) -> ClaimError:
     until = time_text(found.lease_until_us)
     return ClaimError(
         f"the claim {name!r} is {whose}, with a lease until {until}. Nothing was changed; give owner= to continue "
-        "a claim of one's own, and take_over=True where its consumer is known to be gone",
+        "a claim of one's own, and take_over=True if its consumer is known to be gone",
         name=name,
         reason="taken",
         owner=found.owner.hex(),
@@ -226,7 +226,7 @@ def claim(
     GapError if records from `first_lsn` on are gone already; DivergenceError if the records at the saved position were
     cut: the log there is another history. ClaimError if the name is another's, the log has 64 claims, or
     the wall clock is before 1970 or after 9999.
-    StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT where the claims'
+    StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT if the claims'
     lock is not free in time. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
 
     For local file systems: other machines need locks that work between them, and clocks that agree.

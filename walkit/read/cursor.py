@@ -50,7 +50,7 @@ class CursorApi(ReadApi):
 
     @abstractmethod
     def _make_durable(self, lsn: int) -> int:
-        """Make the log durable up to `lsn`, where this object can; return how far it is on stable storage."""
+        """Make the log durable up to `lsn`, if this object can; return how far it is on stable storage."""
 
     def _for_consumers(self) -> tuple[View, int]:
         """Return what a consumer with saved progress is shown, and its last LSN: what can be read and made durable."""
@@ -108,7 +108,7 @@ class CursorApi(ReadApi):
         """Remove a claim, durably; False if it is absent. For consumers that never return.
 
         One that does return gets a ClaimError ("dropped") while its lease runs. ClaimError for a claim of `log.hold`
-        in another process that lives. StorageError (ETIMEDOUT) where the claims' lock is not free in time.
+        in another process that lives. StorageError (ETIMEDOUT) if the claims' lock is not free in time.
         """
         return run_uninterrupted(lambda: self._drop_claim(name), "claim", events=self.events)
 
@@ -165,7 +165,7 @@ class Cursor:
     def read(self) -> Iterator[Record]:
         """Yield the records after the cursor, as they are at the call; through a reader those on stable storage.
 
-        GapError where one of them was trimmed, or compacted away: never a skip. CursorError where another log is there
+        GapError if one of them was trimmed, or compacted away: never a skip. CursorError if another log is there
         now, or what was done was cut. It is not advanced by this.
         """
         view, newest = self._log._for_consumers()
@@ -190,7 +190,7 @@ class Cursor:
         the log is made durable up to it first: a cursor is never ahead of a power cut. A reader cannot do that, and
         must not: there it is a CursorError ("undurable"), until an opening for writing has done it.
 
-        OptionsError for one below `lsn`, or after the end of the log. CursorError ("moved") where another consumer has
+        OptionsError for one below `lsn`, or after the end of the log. CursorError ("moved") if another consumer has
         advanced or dropped the cursor of this name since; two that advance at the very same time are not distinguished.
         CursorError as with `read`. LogClosedError. StorageError: either LSN may be saved, and advancing again is right.
         """
@@ -215,7 +215,7 @@ class Cursor:
             _refuse_another(self._found, self.name, manifest, None)
 
     def _refuse_undurable(self, lsn: int) -> None:
-        """Have everything up to `lsn` on stable storage; CursorError where this log's object cannot do that."""
+        """Have everything up to `lsn` on stable storage; CursorError if this log's object cannot do that."""
         durable = self._log._make_durable(lsn)
         if durable < lsn:
             raise CursorError(
@@ -283,9 +283,9 @@ def _place_of(mark: CursorRecord | None) -> tuple[int, ...]:
 
 
 def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int | None) -> None:
-    """CursorError where the log cannot be continued from this mark without a guess; `last` is its last LSN, if known.
+    """CursorError if the log cannot be continued from this mark without a guess; `last` is its last LSN, if known.
 
-    It is a CursorDivergedError where what came before the mark was cut.
+    It is a CursorDivergedError if what came before the mark was cut.
     """
 
     def said(what: str) -> str:

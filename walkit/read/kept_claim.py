@@ -48,7 +48,7 @@ class KeptClaim:
         self._claim: Claim | None = None
         self._tried_s = -math.inf
         self.trouble = ""
-        """Why the last writing failed; "" where it did not."""
+        """Why the last writing failed; "" if it did not."""
         self.errno: int | None = None
         """The number of the error with which storage refused the last writing."""
 
@@ -116,7 +116,7 @@ class KeptClaim:
         return True
 
     def release(self) -> None:
-        """Give the claim up; where that fails, its lease ends it."""
+        """Give the claim up; if that fails, its lease ends it."""
         held, self._claim = self._claim, None
         if held is not None:
             with suppress(WalkitError), self._trying():

@@ -27,7 +27,7 @@ from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage, StorageFile
 
 RANGE_BYTES = 8 << 20
-"""Frames are gathered into ranges of about this size where the caller does not say how many parts are wanted."""
+"""Frames are gathered into ranges of about this size if the caller does not say how many parts are wanted."""
 
 
 class FrameRange(NamedTuple):

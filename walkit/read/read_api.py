@@ -73,10 +73,10 @@ class ReadApi(ABC):
 
         Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
         `follow` refuses to begin there. Where a compaction takes segments away meanwhile, reading continues in what
-        took their place; without a `last_lsn` up to the newest record there is then, where newer ones are needed for
-        the state of the log. GapError while reading where that would give another state (a tombstone after what was
-        yielded has been dropped, or a state at `last_lsn` is no longer known), and where the next record was trimmed;
-        GapError at the call where `first_lsn` has been trimmed; CorruptionError when the damage is reached.
+        took their place; without a `last_lsn` up to the newest record there is then, if newer ones are needed for
+        the state of the log. GapError while reading if that would give another state (a tombstone after what was
+        yielded has been dropped, or a state at `last_lsn` is no longer known), and if the next record was trimmed;
+        GapError at the call if `first_lsn` has been trimmed; CorruptionError when the damage is reached.
 
         With `damaged="unverified"` damage raises no error: the records that the columns of damaged frames still hold
         come in their places, each with `verified` False. Event `walkit.read.damage` counts those of each place, and

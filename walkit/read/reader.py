@@ -50,7 +50,7 @@ class ReaderView(Generic[V_co]):
     """Every frame below it is on stable storage: as seals, the durable slot or a promise of an intact frame say."""
 
     def durable_lsn(self) -> int:
-        """Return the last LSN that is known to be on stable storage. Reads frame headers where only they hold it."""
+        """Return the last LSN that is known to be on stable storage. Reads frame headers if only they hold it."""
         if self.durable_position >= self.end_position:
             return self.last_lsn
         vouched_lsn = self.view.manifest.vouched_lsn
@@ -302,7 +302,7 @@ class LogReader(CursorApi):
 
     @property
     def last_lsn(self) -> int:
-        """The last LSN that can be read now; above `durable_lsn` only where a writer died before it had synced."""
+        """The last LSN that can be read now; above `durable_lsn` only if a writer died before it had synced."""
         return self._now()[1]
 
     @property
@@ -314,8 +314,8 @@ class LogReader(CursorApi):
         """Yield records from `first_lsn` on, and continue as the writer makes more durable; polls its durable slot.
 
         Only records on stable storage are yielded, also after the writer's death: `read` shows what may be beyond them.
-        Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError where
-        a record was trimmed or compacted away before it was yielded: never a skip. DivergenceError where another log is
+        Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError if
+        a record was trimmed or compacted away before it was yielded: never a skip. DivergenceError if another log is
         there now, or the last record that was yielded was cut.
         """
         silent_since: float | None = None

@@ -18,8 +18,8 @@ from walkit.storage.address import Place, storage_at
 def count_records(path: Place, first_lsn: int | None = None, last_lsn: int | None = None) -> int:
     """Return the number of records of a log between two LSNs, inclusive; None leaves a side open.
 
-    Counts a reader's view of now. A record is decoded only where a bound lies within a frame that compaction has
-    thinned. GapError where `first_lsn` is trimmed; LogNotFoundError, NotALogError, CorruptionError.
+    Counts a reader's view of now. A record is decoded only if a bound lies within a frame that compaction has
+    thinned. GapError if `first_lsn` is trimmed; LogNotFoundError, NotALogError, CorruptionError.
     """
     for name, lsn in (("first_lsn", first_lsn), ("last_lsn", last_lsn)):
         if lsn is not None:

@@ -52,7 +52,7 @@ class View(ABC):
     ) -> Iterator[tuple[FrameHeader, memoryview, str]]:
         """Yield (header, frame bytes, file name) of every frame that holds an LSN from `first_lsn` to `last_lsn`.
 
-        CorruptionError or SegmentMissingError where a frame within the view is not intact.
+        CorruptionError or SegmentMissingError if a frame within the view is not intact.
         """
 
     @abstractmethod
@@ -65,7 +65,7 @@ class View(ABC):
 
     @abstractmethod
     def lsn_at(self, position: int) -> int:
-        """Return the last LSN of the frames that end at or below a position; 0 where the view has none of them."""
+        """Return the last LSN of the frames that end at or below a position; 0 if the view has none of them."""
 
     def batches(
         self,
@@ -92,7 +92,7 @@ class Span:
     record: SegmentRecord
     end_position: int
     last_lsn: int | None
-    """Last LSN in it; None where only its frames say."""
+    """Last LSN in it; None if only its frames say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ class LogView(View):
     def lsn_at(self, position: int) -> int:
         """See View. Reads the frame headers of the segment that the position is in.
 
-        CorruptionError where one before is damaged.
+        CorruptionError if one before is damaged.
         """
         found = 0
         for span in self.spans:

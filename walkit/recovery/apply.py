@@ -31,7 +31,7 @@ from walkit.storage.interface import BACK_PRESSURE, Storage, StorageFile
 def keep_part(storage: Storage, name: str, file: Readable, start: int, until: int) -> None:
     """Keep bytes [start, until) of an open file under lost+found, durably; whole under their name or not at all.
 
-    Bytes that are there already are not kept twice; where others have the name, a number is added to it.
+    Bytes that are there already are not kept twice; if others have the name, a number is added to it.
     """
     there = set(storage.names(LOST_FOLDER))
     for target in numbered(f"{LOST_FOLDER}/{name}"):
@@ -88,7 +88,7 @@ def apply_plan(storage: Storage, store: ManifestStore, plan: RecoveryPlan) -> No
 
     Bytes that are cut off or set aside are kept under lost+found, durably, before they leave their place. If
     lost+found lacks room, they stay after the sealed end, or in a file that the manifest does not name, until an
-    opening has room. CorruptionError, and no change, where a salvage gives up more ranges than a manifest has room for.
+    opening has room. CorruptionError, and no change, if a salvage gives up more ranges than a manifest has room for.
     """
     if plan.policy == "salvage":
         _refuse_without_room(plan.manifest)
@@ -177,7 +177,7 @@ def _is_room(storage: Storage, name: str, file: Readable, start: int, until: int
 def _set_aside(
     storage: Storage, name: str, *, keep: bool, unreadable: bool = False, orphan: bool = False
 ) -> bool:
-    """Take a whole file out of the log: under lost+found where it holds anything to keep, else away.
+    """Take a whole file out of the log: under lost+found if it holds anything to keep, else away.
 
     With `unreadable` one that cannot be read goes there by being renamed, as it is. An `orphan` may belong to another
     history.

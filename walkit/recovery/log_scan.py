@@ -457,7 +457,7 @@ def _flags_of(manifest: Manifest, record: SegmentRecord) -> SegmentFlag:
 
 
 def read_durable_slot(storage: Storage) -> DurableSlot:
-    """Return what the durable slot says; NOTHING_DURABLE where it is missing."""
+    """Return what the durable slot says; NOTHING_DURABLE if it is missing."""
     cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         return NOTHING_DURABLE

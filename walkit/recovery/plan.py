@@ -495,7 +495,7 @@ class LogBuilder:
         return record
 
     def add_gap(self, to: LogEnd, segment: str, reason: str) -> None:
-        """Record what is missing from the end of the log so far up to `to`: lost where it was promised, else a hole."""
+        """Record what is missing from the end of the log so far up to `to`: lost if it was promised, else a hole."""
         lost = lost_range(self.end, to, segment, reason)
         if self.end.position < self.promised:
             self.gaps.append(lost)
@@ -511,7 +511,7 @@ class LogBuilder:
         )
 
     def manifest_after(self) -> Manifest:
-        """Return the manifest that says all this: the same object where nothing changes."""
+        """Return the manifest that says all this: the same object if nothing changes."""
         old = self.manifest
         gaps = sorted(self.gaps, key=lambda g: g.start_position)
         lost = tuple(g for g in gaps if isinstance(g, LostRecord))

@@ -57,7 +57,7 @@ class EpochRun:
 
     segments: tuple[SegmentHeader, ...]
     end: LogEnd
-    """Where its last intact frame ends; where the epoch begins if it has none."""
+    """Where its last intact frame ends; the start of the epoch if it has none."""
 
     @property
     def log_id(self) -> int:

@@ -245,7 +245,7 @@ class ScanReport:
         """All frames whose headers can be trusted, in log order: one row each, read when first asked for.
 
         Columns as in `FrameRow`; positions and sizes are bytes, `sealed` is the UTC time at which the frame was made,
-        `intact` is <NA> where the body was not read. Memory grows with the number of frames: use `frame_rows()` for
+        `intact` is <NA> if the body was not read. Memory grows with the number of frames: use `frame_rows()` for
         more than some millions. Raises MissingExtraError without pandas.
         """
         return frames_to_pandas(self.frame_rows())

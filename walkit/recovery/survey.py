@@ -258,7 +258,7 @@ class FrameSpan:
     bodies: bool = True
     """Whether frames are read whole, and not their headers alone."""
     last_chain: int | None = None
-    """Header checksum of the frame that ends at `end_position`, where that is known."""
+    """Header checksum of the frame that ends at `end_position`, if that is known."""
     gaps: tuple[Gap, ...] = ()
     anywhere: bool = False
     """Whether what the first frame follows is taken from that frame."""

@@ -132,7 +132,7 @@ class ScanResults:
         header: SegmentHeader | None,
         name: str = "",
     ) -> None:
-        """Note the facts of a segment, from its ranges. `name` is that of its file where the record's is not."""
+        """Note the facts of a segment, from its ranges. `name` is that of its file if the record's is not."""
         held = [r for r in ranges if r.frames]
         lsns = [lsn for r in held for lsn in (r.first_lsn, r.last_lsn) if lsn is not None]
         start = record.start_position if header is None else header.start_position

@@ -84,7 +84,7 @@ class OpenSegment:
         self.reopen = reopen
         self.free_files: SimpleQueue[StorageFile] = SimpleQueue()
         self.free_files.put(file)
-        """Handles that no synced write of a frame has just now; more are opened where several are under way."""
+        """Handles that no synced write of a frame has just now; more are opened if several are under way."""
         self.status = file.status_call() if isinstance(file, HoldableFile) else None
         """Returns the file's status now; None if its storage does not say it."""
         self.zero_file: StorageFile | None = None
@@ -164,7 +164,7 @@ class OpenSegment:
 
     @contextmanager
     def failing(self) -> Iterator[None]:
-        """Mark the file as failed where this block, which syncs or writes it, ends with an error, not an interrupt."""
+        """Mark the file as failed if this block, which syncs or writes it, ends with an error, not an interrupt."""
         try:
             yield
         except Exception as error:
@@ -216,7 +216,7 @@ class OpenSegment:
             self.maintain_from = min(self.maintain_from, offset + ZERO_AHEAD_BYTES // 2)
 
     def hold_size(self) -> None:
-        """Make the reserved size durable, by a synced write of the last bytes; nothing where zeroing has come there.
+        """Make the reserved size durable, by a synced write of the last bytes; nothing if zeroing has come there.
 
         Before the first frame alone. The manifest says the size, and a file that is shorter later is damage.
         """
@@ -297,7 +297,7 @@ def check_order(segments: Sequence[OpenSegment]) -> None:
 
 
 def open_segment_file(storage: Storage, number: int, mode: OpenMode, *, direct: bool) -> StorageFile:
-    """Open the file of a segment, with `direct` past the page cache where the storage can do that. StorageError."""
+    """Open the file of a segment, with `direct` past the page cache if the storage can do that. StorageError."""
     if direct and isinstance(storage, DirectStorage):
         return storage.open_direct(segment_name(number), mode)
     return storage.open(segment_name(number), mode)

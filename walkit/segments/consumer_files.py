@@ -67,7 +67,7 @@ class ClaimFact:
     name: str
     state: ClaimState
     first_lsn: int | None = None
-    """The first record that is needed; None where the file cannot be read."""
+    """The first record that is needed; None if the file cannot be read."""
     owner: str | None = None
     """The consumer's random id, 32 hexadecimal digits."""
     lease_until_us: int | None = None
@@ -85,7 +85,7 @@ class ClaimFact:
 
     @property
     def lease_until(self) -> str:
-        """When the lease is over, in UTC, for people; "?" where the file does not say a time."""
+        """When the lease is over, in UTC, for people; "?" if the file does not say a time."""
         return "?" if self.lease_until_us is None else time_text(self.lease_until_us)
 
     @property
@@ -215,7 +215,7 @@ def busy(storage: Storage, wait_s: float, holder: LockHolder | None) -> StorageE
         who = f"process {holder.pid} ({holder.command})"
     return StorageError(
         f"the lock of the claims of {storage.location} was not free for {wait_s:g} s: {who} has it. Nothing was "
-        "changed; try again, and where that process is stopped, continue or end it",
+        "changed; try again, and if that process is stopped, continue or end it",
         errno=errno.ETIMEDOUT,
         name=CLAIMS_LOCK_NAME,
     )

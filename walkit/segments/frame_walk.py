@@ -151,7 +151,7 @@ class FrameWalk:
         return self.segment.end_chain if self.segment.flags & SegmentFlag.COMPACTED else self.chain or 0
 
     def _pass_row(self, row_seen: RowSeen) -> bool:
-        """Advance past the frames that can be taken at once; False where the next one is looked at alone.
+        """Advance past the frames that can be taken at once; False if the next one is looked at alone.
 
         That is where the walk ends: a row takes every frame that is right by itself. Else a walk would check what is
         after each such frame again and again.

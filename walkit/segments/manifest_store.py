@@ -103,7 +103,7 @@ def gaps_where(manifest: Manifest, keep: Callable[[Gap], bool]) -> dict[str, Any
 def with_prepared(
     manifest: Manifest, number: int, identity: FrameIdentity, began: LogEnd, size_bytes: int
 ) -> Manifest:
-    """Return the manifest with a prepared segment, and with its epoch where this is the first one of it."""
+    """Return the manifest with a prepared segment, and with its epoch if this is the first one of it."""
     record = prepared_record(number, identity.epoch, size_bytes)
     lineage = manifest.lineage
     if manifest.epoch_of(identity.epoch) is None:

@@ -364,7 +364,7 @@ class SegmentSet:
 
     @contextmanager
     def _poisoning(self, segment: OpenSegment) -> Iterator[None]:
-        """Fail the log where this block, beside the path of the frames, finds that the segment's file has failed."""
+        """Fail the log if this block, beside the path of the frames, finds that the segment's file has failed."""
         try:
             yield
         except BaseException:
@@ -430,7 +430,7 @@ class SegmentSet:
             if prepared is not None and not poisoned:
                 self._drop_prepared(prepared)
         finally:
-            with ExitStack() as closing:  # all of them, also where one raises
+            with ExitStack() as closing:  # all of them, even if one raises
                 for segment in [*self.open_segments, *([prepared] if prepared is not None else [])]:
                     closing.callback(segment.free if hung else segment.close)
 

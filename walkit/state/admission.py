@@ -28,7 +28,7 @@ class Admission:
     """
 
     def __init__(self, slots: int, margin: int, *, refuses: bool) -> None:
-        """With `refuses` a full journal refuses at once, also where a checkpoint would make room soon."""
+        """With `refuses` a full journal refuses at once, even if a checkpoint would make room soon."""
         self.slots, self.margin = slots, margin
         self.records_max = max(slots // 4, 1)
         # Only grows. Written by the thread that takes checkpoints, under `_lock`; read without it: an older value

@@ -38,7 +38,7 @@ from walkit.state.snapshot import (
 from walkit.storage.interface import Storage, remove_if_there
 
 SNAPSHOTS_KEPT = 2
-"""How many snapshots a checkpoint leaves: its own and, where the log still reaches back to it, the one before."""
+"""How many snapshots a checkpoint leaves: its own and, if the log still reaches back to it, the one before."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class CheckpointReport:
     """Records in the snapshot."""
     snapshot_bytes: int
     low_watermark: int
-    """LSN below which the log was dropped; below `lsn` where a claim keeps it back."""
+    """LSN below which the log was dropped; below `lsn` if a claim keeps it back."""
     segments_trimmed: int
     bytes_trimmed: int
     """Bytes of the segment files that were removed."""

@@ -56,7 +56,7 @@ class FailedDecode:
     """A record whose value the decoder failed on, with the error's type and message."""
 
     side: str
-    """`left` or `right`; `both` where each was decoded, and their columns cannot be compared."""
+    """`left` or `right`; `both` if each was decoded, and their columns cannot be compared."""
     lsn: int
     """Of the record on that side; on the right one for `both`."""
     error: str

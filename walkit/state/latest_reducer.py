@@ -17,7 +17,7 @@ def with_ties(batches: list[pa.RecordBatch], newest: Mask) -> tuple[Mask, tuple[
     """Return the mask of rows that win or tie, and (key, LSN) of a tie; None without a tie.
 
     `batches` have columns `lsn` and `key` and are in LSN order, `newest` marks the last row of each
-    key. Rows are compared only where an LSN comes more than once.
+    key. Rows are compared only if an LSN comes more than once.
     """
     lsns = np.concatenate([numbers_of(batch.column("lsn"), np.int64) for batch in batches])
     again = lsns[1:] == lsns[:-1]
@@ -41,11 +41,11 @@ def with_ties(batches: list[pa.RecordBatch], newest: Mask) -> tuple[Mask, tuple[
 
 
 REDUCE_BYTES = 64 << 20
-"""Records gathered before they are reduced to the newest of each key; more where the state itself is larger."""
+"""Records gathered before they are reduced to the newest of each key; more if the state itself is larger."""
 GOAL_STATES = 3
 """Or so many times what the state holds."""
 GOAL_STATES_LARGE, LARGE_BYTES = 2, 512
-"""So many times where a record of the state takes more than so many bytes: the choice of winners costs by the record,
+"""So many times if a record of the state takes more than so many bytes: the choice of winners costs by the record,
 memory by the byte."""
 
 JOINED_BYTES = 8 << 20
@@ -176,7 +176,7 @@ def _live(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def _newest_in(batches: list[pa.RecordBatch]) -> Mask | None:
-    """Return which of the records, in LSN order, win; None where all of them do."""
+    """Return which of the records, in LSN order, win; None if all of them do."""
     if not batches:
         return None
     keys = pa.chunked_array([batch.column("key") for batch in batches])

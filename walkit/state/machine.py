@@ -46,7 +46,7 @@ class StateMachine(Protocol):
 
         The records are those of the moment of the call: what is applied while the iterator is read is not in them.
         Equal state at an equal LSN gives equal records in equal batches, by any history. The LSN of a record
-        is that of the record in the log which made it what it is, where the machine keeps that, else any LSN up to
+        is that of the record in the log which made it what it is, if the machine keeps that, else any LSN up to
         `applied_lsn`. (Here, and only here, the LSNs of a batch need not grow.) Batches are of bounded size, as
         several are in memory together with the state.
         """

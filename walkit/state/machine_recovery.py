@@ -36,7 +36,7 @@ class MachineRecovery:
     """The course of a machine's recovery: the snapshot, and the replay after it."""
 
     snapshot: SnapshotInfo | None
-    """The one that was restored; None where the state came from the log alone."""
+    """The one that was restored; None if the state came from the log alone."""
     refused: tuple[SnapshotError | FormatVersionError, ...]
     """Why newer snapshots were passed over, newest first."""
     replay: ReplayReport
@@ -66,7 +66,7 @@ def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None
     by `walkit.checkpoint`, or by a Store if the machine takes the snapshots of one. A snapshot that is damaged, of
     another machine (`snapshot_format`), or of another log or history is passed over for an older one, or for the whole
     log, with the event `walkit.snapshot.skip`. `progress` as in `walkit.replay`, which this ends with: calling that
-    later continues from here. Nothing is changed but the machine; where this raises, its state is undefined.
+    later continues from here. Nothing is changed but the machine; if this raises, its state is undefined.
 
     Raises the SnapshotError (stage "format" for another machine's) or FormatVersionError of the newest snapshot if the
     log does not reach back to an older one; HistoryTrimmedError if the log was trimmed and has no snapshot from which

@@ -32,7 +32,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 
 WORD = 8
 WORDS_MAX = 8
-"""Keys of up to so many words are compared here; where one is longer, Arrow's dictionary is asked."""
+"""Keys of up to so many words are compared here; if one is longer, Arrow's dictionary is asked."""
 ROUNDS_MAX = 6
 """Each round leaves about a tenth of the rows at most; keys that are made to collide go to Arrow's dictionary, too."""
 

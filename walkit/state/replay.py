@@ -32,7 +32,7 @@ END = object()
 def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
     """Yield the items of `items`, of which a thread has up to `depth` ready; raises its errors, at their place.
 
-    Worth it where drawing an item releases the interpreter's lock, as reading and checksums of large frames do. The
+    Worth it if drawing an item releases the interpreter's lock, as reading and checksums of large frames do. The
     thread ends with the items, or when this generator is closed; `items` is closed by it then, if it can be.
     """
     ready: SimpleQueue[object] = SimpleQueue()
@@ -77,7 +77,7 @@ def prefetched(items: Iterator[T], depth: int) -> Generator[T]:
 
 ARROW_RECORDS = 1 << 18
 ARROW_BYTES = 1 << 20
-"""Records and bytes of one batch where the machine takes Arrow. A frame of that size is a batch without a copy; a
+"""Records and bytes of one batch if the machine takes Arrow. A frame of that size is a batch without a copy; a
 keyed table gathers them."""
 
 AHEAD = 4
@@ -138,7 +138,7 @@ def replay(
     """Apply the records of [first_lsn, last_lsn] to `machine`, in order; bounds inclusive.
 
     `log` is open for writing or for reading. By default from the machine's `applied_lsn` to the newest record there is
-    at the call. In bounded memory: one batch at a time, as Arrow where the machine takes it. Ctrl-C (a stopped cell)
+    at the call. In bounded memory: one batch at a time, as Arrow if the machine takes it. Ctrl-C (a stopped cell)
     ends it within a second, if the machine applies 256 records in that time; an error from `progress` ends it between
     two batches. Calling again continues from there.
 

@@ -103,7 +103,7 @@ def write_frames(
 ) -> SnapshotInfo:
     """Write the frames, then the header, to an empty file; nothing is durable yet. Returns what the header says.
 
-    ValueError where the batches are not what `StateMachine.snapshot` promises.
+    ValueError if the batches are not what `StateMachine.snapshot` promises.
     """
     position = chain = records = rows = frames = 0
     frame_bytes_max = FRAME_HEADER_BYTES

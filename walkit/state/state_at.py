@@ -35,15 +35,15 @@ class ExactState(NamedTuple):
     records: FinalState
     """The newest record of each key; a snapshot's are all puts, those of the log deletes, too."""
     base_lsn: int
-    """LSN of the snapshot; 0 where the state comes from the log alone."""
+    """LSN of the snapshot; 0 if the state comes from the log alone."""
 
 
 def exact_state(log: ReadApi, at_lsn: int | None = None, progress: StateProgress | None = None) -> ExactState:
     """Return the state of a log after `at_lsn` (default: its newest record; 0: before the first).
 
-    Made of the records from the log's first one on where they are all there, else of the newest usable snapshot at or
-    below `at_lsn` and the records after it. HistoryTrimmedError where neither gives it exactly; OptionsError for an
-    LSN that the log has not reached; the newest snapshot's own error where every one that would do is damaged.
+    Made of the records from the log's first one on if they are all there, else of the newest usable snapshot at or
+    below `at_lsn` and the records after it. HistoryTrimmedError if neither gives it exactly; OptionsError for an
+    LSN that the log has not reached; the newest snapshot's own error if every one that would do is damaged.
     """
     while True:
         view, newest = log._now()
@@ -117,7 +117,7 @@ class PastState(Mapping[bytes, bytes | None]):
         self.lsn = lsn
         """The state is that of the log with everything up to here."""
         self.snapshot_lsn = snapshot_lsn
-        """LSN of the snapshot that it was restored from; 0 where it was the log alone."""
+        """LSN of the snapshot that it was restored from; 0 if it was the log alone."""
         self._table = table
 
     def __getitem__(self, key: bytes) -> bytes | None:

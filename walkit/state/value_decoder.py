@@ -114,7 +114,7 @@ def from_json(value: bytes) -> Mapping[str, Any]:
 
 
 def from_arrow(value: bytes) -> Mapping[str, Any]:
-    """Return the columns of an Arrow IPC stream: a value where it has one row, else a list."""
+    """Return the columns of an Arrow IPC stream: a value if it has one row, else a list."""
     table = stream_table(value)
     columns = table.to_pydict()
     return {name: rows[0] for name, rows in columns.items()} if len(table) == 1 else columns

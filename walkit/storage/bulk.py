@@ -13,7 +13,7 @@ class PlainReads(Protocol):
     """All that is asked of a file here."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
 
 
 _kinds: dict[type, bool] = {}
@@ -29,14 +29,14 @@ def _has_means(file: object) -> TypeGuard[BulkReads]:
 
 
 def data_ranges(file: PlainReads, start: int, end: int) -> list[tuple[int, int]]:
-    """Return the ranges of [start, end) that may hold something else than zeros; all of it where that is not known."""
+    """Return the ranges of [start, end) that may hold something else than zeros; all of it if that is not known."""
     if _has_means(file):
         return file.data_ranges(start, end)
     return [(start, end)] if start < end else []
 
 
 def read_into(file: PlainReads, offset: int, buffer: memoryview) -> int:
-    """Fill `buffer` from `offset` on; return how many bytes were there, fewer only where the file ends."""
+    """Fill `buffer` from `offset` on; return how many bytes were there, fewer only at the end of the file."""
     if _has_means(file):
         return file.read_into(offset, buffer)
     return copy_into(buffer, file.read(offset, len(buffer)))

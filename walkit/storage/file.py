@@ -79,7 +79,7 @@ class AlignedBuffers:
         assert all(len(memory) == size for size, kept in self._free.items() for memory in kept)
 
     def give(self, memory: mmap.mmap) -> None:
-        """Keep the memory for the next write, or drop it where enough is kept."""
+        """Keep the memory for the next write, or drop it if enough is kept."""
         with once(self._lock), self._lock:
             if self._free_bytes + len(memory) <= self.bytes_max:
                 self._free_bytes += len(memory)
@@ -102,7 +102,7 @@ class DirectFile(FileStorageFile):
         self._direct = direct.fileno()
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
-        """Write all bytes of `buffers` at `offset`; past the page cache where offset and size are aligned."""
+        """Write all bytes of `buffers` at `offset`; past the page cache if offset and size are aligned."""
         pieces = [memoryview(buffer).cast("B") for buffer in buffers]
         size = sum(map(len, pieces))
         if offset % DIRECT_BYTES or size % DIRECT_BYTES or not size or offset < 0 or self._fd < 0:
@@ -137,7 +137,7 @@ class DirectFile(FileStorageFile):
 
 
 def open_direct(folder: Folder, flags: int, name: str) -> DirectFile:
-    """Open a file with both descriptors; what `flags` created is removed again where that fails."""
+    """Open a file with both descriptors; what `flags` created is removed again if that fails."""
     action = "open past the page cache"
     if not O_DIRECT:
         raise storage_error(action, name, folder.path, errno.EINVAL, "this platform cannot")
@@ -243,7 +243,7 @@ class FileStorage:
         """Make the folder and its missing parents, each durable before the next.
 
         A folder that is there may have been made by a process that died before its sync, so its record in its
-        parent is synced too, where this process may do that. One that is held is there.
+        parent is synced too, if this process may do that. One that is held is there.
         """
         if self._folder.fd is not None:
             return

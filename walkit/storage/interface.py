@@ -48,7 +48,7 @@ class StorageFile(Protocol):
         """The file's name within its storage."""
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only where the file ends, b"" beyond its end."""
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file, b"" beyond its end."""
 
     def write(self, offset: int, buffers: Sequence[Buffer], *, sync: bool = False) -> None:
         """Write all bytes of `buffers`, one after the other, at `offset`; the file grows as needed.
@@ -75,7 +75,7 @@ class StorageFile(Protocol):
         """Return the file's size in bytes."""
 
     def drop_cached(self) -> None:
-        """Let the next reads come from the device where the platform can do that; only durable bytes are dropped."""
+        """Let the next reads come from the device if the platform can do that; only durable bytes are dropped."""
 
     def close(self) -> None:
         """Close the file; what was not synced is not synced by this. Closing twice does nothing."""
@@ -195,7 +195,7 @@ class BulkReads(Protocol):
         """
 
     def read_into(self, offset: int, buffer: memoryview) -> int:
-        """Read into `buffer`; return how many bytes were there, fewer than asked for only where the file ends."""
+        """Read into `buffer`; return how many bytes were there, fewer than asked for only at the end of the file."""
 
     def read_ahead(self, offset: int, size: int) -> None:
         """Say that this range is read soon. A hint: it does not wait, and raises for a closed file only."""
@@ -213,7 +213,7 @@ class DirectStorage(Protocol):
         """Return why files cannot be written past the page cache here; None if they can."""
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
-        """Open a file whose writes go past the page cache where offset and size are multiples of 4096."""
+        """Open a file whose writes go past the page cache if offset and size are multiples of 4096."""
 
 
 class FileNumber(NamedTuple):
@@ -236,7 +236,7 @@ class HoldableFile(Protocol):
     """A file that one opening can have for itself, until its process dies. Optional: see `hold_file`."""
 
     def hold(self) -> bool:
-        """Take the file's lock for this opening; False where another opening has it. Never waits. StorageError."""
+        """Take the file's lock for this opening; False if another opening has it. Never waits. StorageError."""
 
     def free(self) -> None:
         """Give the lock up before the file is closed. Without one this does nothing."""

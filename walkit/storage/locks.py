@@ -175,7 +175,7 @@ os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def take_lock(folder: Folder, name: str) -> FileLock | LockHolder:
-    """Take the lock of this name, its file made where missing, or return its holder. Never waits for the holder."""
+    """Take the lock of this name, its file made if missing, or return its holder. Never waits for the holder."""
     with once(_guard), _guard, Translated("lock", name, folder.path):
         for tries_left in range(_NAME_TRIES, -1, -1):
             lock = _take(folder, name)
@@ -238,7 +238,7 @@ def lock_is_held(folder: Folder, name: str) -> bool:
 
 
 def try_lock(fd: int) -> bool:
-    """Take the lock of an open file; False where another opening of the file has it. OSError."""
+    """Take the lock of an open file; False if another opening of the file has it. OSError."""
     if _HAS_OFD:
         try:
             fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole_file(fcntl.F_WRLCK))
@@ -252,7 +252,7 @@ def try_lock(fd: int) -> bool:
 
 
 def _try_flock_too(fd: int, path: str) -> bool:
-    """Take flock beside the lock that is held, where the two are known to be apart; False where another has it."""
+    """Take flock beside the lock that is held, if the two are known to be apart; False if another has it."""
     mount = mount_of(path)
     if mount is None or not mount.is_local:
         return True

@@ -57,7 +57,7 @@ class Content:
         return twin
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`, fewer where the content ends."""
+        """Return up to `size` bytes from `offset`, fewer at the end of the content."""
         end = min(offset + size, self.size)
         if end <= offset:
             return b""
@@ -400,7 +400,7 @@ class MemoryFile:
         return self._name
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
         self._check("read", offset, size)
         with once(self._guard), self._guard:
             return self._inode.content.read(offset, size)

@@ -129,7 +129,7 @@ class ObstoreObjectStore:
         self.delete_many([key])
 
     def delete_many(self, keys: Sequence[str]) -> None:
-        """Remove objects, up to 1,000 in a request where the store has bulk requests."""
+        """Remove objects, up to 1,000 in a request if the store has bulk requests."""
         paths = [checked_name(key, self._url) for key in keys]
         if paths:
             self._ask("delete", paths[0], lambda: self._obstore.delete(self._writes, paths))

@@ -65,7 +65,7 @@ class FileStorageFile:
         return self._name
 
     def read(self, offset: int, size: int) -> bytes:
-        """Return up to `size` bytes from `offset`; fewer only where the file ends."""
+        """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
         try:
             if size > _READ_AT_ONCE:
                 # pread allocates what is asked for before it looks at the file.
@@ -198,7 +198,7 @@ class FileStorageFile:
         return partial(os.fstat, self._fd)
 
     def hold(self) -> bool:
-        """Lock the file for this opening; False where another has it. See `HoldableFile`."""
+        """Lock the file for this opening; False if another has it. See `HoldableFile`."""
         with Translated("lock", self._name, self._location):
             try:
                 held = try_lock(self._fd)
