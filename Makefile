@@ -10,7 +10,7 @@ ARGS ?=
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab dashboard screenshots book docs browser test test-all quick check pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots book docs browser test test-all quick check prose pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -56,6 +56,10 @@ check: setup ## ruff, codespell and mypy --strict
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
+
+prose: ## the English of the documents by Harper (npm), before a release; ARGS=--lower
+	npm install --prefix build/prose --no-audit --no-fund --silent harper.js@2.10.0
+	node scripts/prose.mjs build/prose/node_modules/harper.js $(ARGS)
 
 bench: setup ## walkit bench write beside the raw device
 	$(VENV)/walkit bench write $(ARGS)
