@@ -83,8 +83,8 @@ if TYPE_CHECKING:
     from walkit.log.async_log import AsyncLog as AsyncLog
     from walkit.log.retention import RetentionReport as RetentionReport
     from walkit.measure.health import doctor as doctor
-    from walkit.objects.async_entrance import open_async as open_async
     from walkit.objects.entrance import claim as claim
+    from walkit.objects.entrance import open_async as open_async
     from walkit.objects.salvage import salvage as salvage
     from walkit.objects.verify import scan as scan
     from walkit.objects.verify import verify as verify
@@ -150,7 +150,7 @@ _LATER = {
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
     "lsn_at": "read.record_count",
-    "open_async": "objects.async_entrance",
+    "open_async": "objects.entrance",
     "recovery_table": "recovery.decision",
     "repair": "recovery.repair",
     "replay": "state.replay",

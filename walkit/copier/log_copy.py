@@ -43,10 +43,10 @@ from walkit.format.file_names import BOOTSTRAP_PREFIX, INDEX_SUFFIX, lsn_of_name
 from walkit.format.index import has_index
 from walkit.format.manifest import MANIFEST_NAME, Manifest
 from walkit.log.open import make_log
-from walkit.objects.entrance import log_at, object_store_of
+from walkit.objects.entrance import claim, log_at, object_store_of
 from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd
-from walkit.read.claim import Claim, claim, is_due
+from walkit.read.claim import Claim, is_due
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed

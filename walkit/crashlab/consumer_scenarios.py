@@ -6,13 +6,13 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 
-import walkit.read.claim
 from walkit.config import Retention
 from walkit.crashlab.oracle import quiet
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.entrance import claim as take_claim
 from walkit.read.claim import Claim
 from walkit.read.cursor import Cursor
 
@@ -74,7 +74,7 @@ def _claim(script: Script, first_lsn: int | None, owner: uuid.UUID, take_over: b
     place = "claim reader"
     wanted = first_lsn or script.ledger.places[place][1]
     with script.ledger.moving(place, wanted):
-        claim = walkit.read.claim.claim(
+        claim = take_claim(
             script.storage, "reader", first_lsn, owner=owner, take_over=take_over, events=quiet
         )
     script.keep_from("reader", wanted)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from functools import partial
 
-import walkit.read.claim
 from walkit.config import Retention, StoreOptions
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.oracle import quiet
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.entrance import claim as take_claim
 from walkit.objects.entrance import open_log
 from walkit.recovery.verify import scan, verify
 
@@ -147,7 +147,7 @@ def consuming(script: FailingScript) -> None:
 def _claiming(script: FailingScript, log: WriteAheadLog) -> None:
     claim = None
     with script.failing(), script.ledger.moving("claim slow", 10):
-        claim = walkit.read.claim.claim(script.storage, "slow", 10, wait_s=1.0, events=quiet)
+        claim = take_claim(script.storage, "slow", 10, wait_s=1.0, events=quiet)
     if claim is not None:
         script.keep_from("slow", 10)
     with script.failing():

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-import walkit.read.claim
 from walkit.commit.ticket import Ticket
 from walkit.compaction.compactor import CompactionProgress
 from walkit.compaction.report import CompactionReport
@@ -22,6 +21,7 @@ from walkit.log.trim import TrimReport
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.models.faults import Operation, OperationName
+from walkit.objects.entrance import claim as take_claim
 from walkit.objects.entrance import open_log
 from walkit.read.claim import Claim
 from walkit.record import Kind
@@ -158,7 +158,7 @@ class Script:
 
     def claim(self, name: str, first_lsn: int) -> Claim:
         """Take a claim, as a consumer in another process does."""
-        claim = walkit.read.claim.claim(self.storage, name, first_lsn, events=quiet)
+        claim = take_claim(self.storage, name, first_lsn, events=quiet)
         self.keep_from(name, first_lsn)
         return claim
 

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Any, Literal, cast, overload
+from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
-from walkit._internal.arguments import refuse
+from walkit._internal.arguments import as_seconds, refuse
 from walkit.commit.ports import LogPorts
 from walkit.config import LogOptions
 from walkit.events import EventCallback, EventSink
 from walkit.log.open import open_writer
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.view import ObjectEnd
-from walkit.read.claim import LEASE_S_DEFAULT, Claim
-from walkit.read.claim import claim as take_claim
+from walkit.read.claim import LEASE_S_DEFAULT, Claim, lease_us_of
 from walkit.read.reader import LogReader
-from walkit.segments.consumer_files import LOCK_WAIT_S
+from walkit.segments.consumer_files import LOCK_WAIT_S, OWN
 from walkit.storage.address import AnyPlace, Place, is_object_url, open_store, storage_at
 from walkit.storage.interface import Storage
 from walkit.storage.object_store import ObjectStore
+
+if TYPE_CHECKING:
+    from walkit.log.async_log import AsyncLog
 
 
 @overload
@@ -83,6 +85,24 @@ def open_log(
     return LogReader(log_at(_place_of(path, storage, storage_options)), EventSink(events))
 
 
+def open_async(
+    path: AnyPlace | None = None,
+    mode: str = "a",
+    options: LogOptions | None = None,
+    events: EventCallback | None = None,
+    *,
+    storage: AnyPlace | None = None,
+    storage_options: Mapping[str, Any] | None = None,
+) -> AsyncLog:
+    """Return what `async with` opens as a log: the parameters and errors are those of `walkit.open`."""
+    from walkit.log.async_log import AsyncLog
+
+    by_mode: Callable[..., WriteAheadLog | LogReader] = open_log
+    return AsyncLog(
+        lambda: by_mode(path, mode, options, events, storage=storage, storage_options=storage_options)
+    )
+
+
 def claim(
     path: AnyPlace,
     name: str,
@@ -97,23 +117,45 @@ def claim(
     events: EventCallback | None = None,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Claim:
-    """Keep the records of a log from `first_lsn` on, from any process: see `walkit.read.claim.claim`.
+    """Keep the records of a log from `first_lsn` on, from any process; durable, and in force, on return.
 
-    `path` and `storage_options` are those of `walkit.open`. On object storage a claim is an entry of one object, which
-    a process changes at most once a second. So each call may take that long, and many at a time take no longer.
+    Trims, retention and compaction of the log's writer keep to it until its lease is over: `lease_s` seconds, at most
+    30 days, after it was written, by the wall clock of this machine. `advance` and `renew` write it again. Only the
+    hard cap of a retention (`Retention.hard_bytes_max`) is above a claim.
+
+    `name` is 1 to 64 letters, digits, "_" and "-". `first_lsn` None continues at the position of the claim of this
+    name; without one, it is the oldest record. `owner` is the consumer's random id, kept with the consumer's own state:
+    a restarted consumer gives it, and has its claim back; None makes a new one (`Claim.owner`). A claim of another
+    owner whose lease runs is left to it, unless `take_over`. `epoch_id`, if the consumer has saved it, is
+    that of the record before `first_lsn`. With `complete=False` records that compaction has dropped as superseded may
+    be missing after `first_lsn`: for a consumer that takes the compacted segments as they are. Each writing of a claim
+    waits at most `wait_s` seconds for the claims' lock, which a writer has while it publishes what it drops.
+
+    GapError if records from `first_lsn` on are gone already; DivergenceError if the records at the saved position were
+    cut: the log there is another history. ClaimError if the name is another's, the log has 64 claims, or
+    the wall clock is before 1970 or after 9999.
+    StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT if the claims'
+    lock is not free in time. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
+
+    In a folder for local file systems: other machines need locks that work between them, and clocks that agree. On
+    object storage a claim is an entry of one object, which a process changes at most once a second. So each call may
+    take that long, and many at a time take no longer.
+
+    `path` and `storage_options` are those of `walkit.open`.
     """
-    return take_claim(
+    if owner is not None and (not isinstance(owner, uuid.UUID) or owner.bytes == OWN):
+        refuse("owner", owner, "a random uuid.UUID, or None")
+    made = Claim(
         folder_at(path, storage_options),
+        EventSink(events),
         name,
-        first_lsn,
-        lease_s,
-        owner=owner,
-        take_over=take_over,
-        epoch_id=epoch_id,
+        owner or uuid.uuid4(),
+        lease_us_of(lease_s),
         complete=complete,
-        wait_s=wait_s,
-        events=events,
+        wait_s=as_seconds(wait_s, "wait_s"),
     )
+    made.take(first_lsn, epoch_id, take_over=take_over)
+    return made
 
 
 def writer_at(

@@ -20,7 +20,7 @@ from walkit._internal.arguments import as_lsn, as_seconds, refuse
 from walkit._internal.html import titled
 from walkit._main_thread import run_uninterrupted
 from walkit.errors import ClaimError, CorruptionError, DivergenceError, GapError
-from walkit.events import EventCallback, EventSink
+from walkit.events import EventSink
 from walkit.format.consumer_file import ClaimRecord
 from walkit.format.file_names import claim_file_name, claim_of_name
 from walkit.format.layout import CLAIM_LEASE_US_MAX, CLAIMS_MAX, LSN_MAX, OWN_CLAIMS_MAX
@@ -42,7 +42,6 @@ from walkit.segments.consumer_files import (
 )
 from walkit.segments.history import identity_at, lies_in, parted_at
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
-from walkit.storage.address import Place, storage_at
 from walkit.storage.interface import Storage
 
 
@@ -194,56 +193,6 @@ def make_room(storage: Storage, name: str, own: bool, manifest: Manifest, events
 LEASE_S_DEFAULT = 3600.0
 RENEWALS = 3
 """Whoever keeps a claim in force writes it so many times in its lease, if nothing else writes it."""
-
-
-def claim(
-    path: Place,
-    name: str,
-    first_lsn: int | None = None,
-    lease_s: float = LEASE_S_DEFAULT,
-    *,
-    owner: uuid.UUID | None = None,
-    take_over: bool = False,
-    epoch_id: int | None = None,
-    complete: bool = True,
-    wait_s: float = LOCK_WAIT_S,
-    events: EventCallback | None = None,
-) -> Claim:
-    """Keep the records of a log from `first_lsn` on, from any process; durable, and in force, on return.
-
-    Trims, retention and compaction of the log's writer keep to it until its lease is over: `lease_s` seconds, at most
-    30 days, after it was written, by the wall clock of this machine. `advance` and `renew` write it again. Only the
-    hard cap of a retention (`Retention.hard_bytes_max`) is above a claim.
-
-    `name` is 1 to 64 letters, digits, "_" and "-". `first_lsn` None continues at the position of the claim of this
-    name; without one, it is the oldest record. `owner` is the consumer's random id, kept with the consumer's own state:
-    a restarted consumer gives it, and has its claim back; None makes a new one (`Claim.owner`). A claim of another
-    owner whose lease runs is left to it, unless `take_over`. `epoch_id`, if the consumer has saved it, is
-    that of the record before `first_lsn`. With `complete=False` records that compaction has dropped as superseded may
-    be missing after `first_lsn`: for a consumer that takes the compacted segments as they are. Each writing of a claim
-    waits at most `wait_s` seconds for the claims' lock, which a writer has while it publishes what it drops.
-
-    GapError if records from `first_lsn` on are gone already; DivergenceError if the records at the saved position were
-    cut: the log there is another history. ClaimError if the name is another's, the log has 64 claims, or
-    the wall clock is before 1970 or after 9999.
-    StorageError: EACCES or EROFS for a consumer that may not write to the log's folder, ETIMEDOUT if the claims'
-    lock is not free in time. LogNotFoundError, FormatVersionError, OptionsError. Safe from any thread.
-
-    For local file systems: other machines need locks that work between them, and clocks that agree.
-    """
-    if owner is not None and (not isinstance(owner, uuid.UUID) or owner.bytes == OWN):
-        refuse("owner", owner, "a random uuid.UUID, or None")
-    made = Claim(
-        storage_at(path),
-        EventSink(events),
-        name,
-        owner or uuid.uuid4(),
-        lease_us_of(lease_s),
-        complete=complete,
-        wait_s=as_seconds(wait_s, "wait_s"),
-    )
-    made.take(first_lsn, epoch_id, take_over=take_over)
-    return made
 
 
 def lease_us_of(lease_s: float) -> int:
