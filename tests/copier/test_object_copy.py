@@ -27,7 +27,6 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.format.checksum import crc32c
-from walkit.objects import segments_folder
 from walkit.objects.layout import START, object_key
 from walkit.storage.object_memory import MemoryObjectStore, ObjectRequest
 
@@ -38,17 +37,20 @@ NOTHING: Frames = []
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Ranges and chunks of some frames, so that a small log has several."""
-    monkeypatch.setattr(segments_folder, "SEGMENT_BYTES", 20_000)
+    """Chunks of some frames, so that a small segment has several."""
     monkeypatch.setattr(log_copy, "CHUNK_BYTES", 10_000)
+
+
+def options_for(place: str | MemoryObjectStore | Path) -> walkit.LogOptions:
+    """Segments of some frames, where each place can have them."""
+    is_folder = isinstance(place, Path) or (isinstance(place, str) and ":" not in place)
+    return tiny() if is_folder else walkit.LogOptions(segment_bytes=1 << 16)
 
 
 def fill(place: str | MemoryObjectStore | Path, epochs: int = 3, frames: int = 10) -> None:
     """Write a log of some openings, one of which writes nothing."""
     for epoch in range(epochs):
-        with walkit.open(
-            place, options=None if isinstance(place, str | MemoryObjectStore) else tiny()
-        ) as log:
+        with walkit.open(place, options=options_for(place)) as log:
             for at in range(frames if epoch != 1 else 0):
                 log.append_many([bytes([at]) * 300] * 7, [b"k%d" % at] * 7)
 
@@ -235,7 +237,7 @@ def test_copies_beside_a_writer_at_full_speed(
     """Copy a log three times while a thread appends to it: each is a prefix that has all from before the call."""
     monkeypatch.chdir(tmp_path)
     over = Event()
-    with walkit.open(source, options=None if ":" in source else tiny()) as log:
+    with walkit.open(source, options=options_for(source)) as log:
 
         def append() -> int:
             while not over.is_set():

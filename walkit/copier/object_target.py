@@ -194,7 +194,7 @@ class ObjectTarget:
             )
         extra = {key: value for key, value in manifest.extra.items() if key != LEVEL_KEY}
         kept = {key: value for key, value in self._stored.extra.items() if key != "removed"}
-        said, own = bulks.fields()
+        said, own = bulks.taken.fields()
         new = replace(manifest, generation=self._stored.generation, extra=kept, **own)
         self._put_manifest(new, {**extra, **said}, self._tag)
         return manifest

@@ -21,7 +21,7 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import RECORDS_PER_FRAME_MAX, SegmentFlag, align_up
 from walkit.format.manifest import LogEnd, ManifestFile
 from walkit.log.claims import ClaimTable, OwnClaims
-from walkit.log.live_log import Contents, Lifetime, LogContents, Segments
+from walkit.log.live_log import Contents, Lifetime, LogContents, LogMarks, Segments
 from walkit.log.observe import acknowledged_frames
 from walkit.log.retention import BoundedSink, Retainer
 from walkit.log.trim import Trimmer
@@ -59,21 +59,70 @@ class LogParts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Upkeep:
-    """The parts of an open log that decide what is kept of it, wherever it is."""
+    """The parts of an open log beside its commit path, wherever the log is."""
 
+    storage: Storage
+    options: LogOptions
+    manifest_store: Manifests
+    segments: Segments
+    contents: Contents
+    orphan_files: Orphans
+    lifetime: Lifetime
+    events: EventSink
     claims: ClaimTable
     own_claims: OwnClaims
     trimmer: Trimmer
     retention: Retainer
-    options: LogOptions
-    segments: Segments
-    events: EventSink
 
-    def bounded(self, sink: FrameSink, contents: Contents) -> FrameSink:
-        """Return where frames go: `sink`, which refuses a segment that a limited log has no room for."""
-        if self.options.retention.at_capacity != "refuse":
-            return sink
-        return BoundedSink(sink, self.segments, contents, self.options, self.retention, self.events)
+    def driver(self, core: OrderingCore[Submitted], sink: FrameSink, name: str) -> CommitDriver:
+        """Return the driver of the commit path; `sink` is where its frames go.
+
+        A limited log refuses a segment that it has no room for.
+        """
+        options, contents = self.options, self.contents
+        if options.retention.at_capacity == "refuse":
+            sink = BoundedSink(sink, self.segments, contents, options, self.retention, self.events)
+        driver = CommitDriver(
+            core,
+            sink,
+            events=self.events,
+            name=name,
+            sync_writes=options.durability == "sync",
+            codec=options.codec,
+            queue_bytes_max=options.queue_bytes_max,
+            clock=commit_clock(),
+            write_timeout_us=(options.write_timeout_ms or 0) * 1000,
+        )
+        self.segments.maintenance.on_failure = driver.poison
+        driver.delivery.bytes_max = options.queue_bytes_max
+        driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(
+            contents, first_lsn, last_lsn
+        )
+        driver.failure.on_poison = self.lifetime.wake_end_watchers
+        return driver
+
+    def parts(self, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts) -> LogParts:
+        """Return all parts of the log. Begins what its retention asks for."""
+        self.retention.begin()
+        if ports.gate is not None:
+            driver.guard(ports.gate)
+        return LogParts(
+            storage=self.storage,
+            options=self.options,
+            events=self.events,
+            manifest_store=self.manifest_store,
+            segments=self.segments,
+            core=core,
+            driver=driver,
+            records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
+            contents=self.contents,
+            lifetime=self.lifetime,
+            orphan_files=self.orphan_files,
+            claims=self.claims,
+            own_claims=self.own_claims,
+            trimmer=self.trimmer,
+            retention=self.retention,
+        )
 
 
 def upkeep_of(
@@ -82,7 +131,7 @@ def upkeep_of(
     manifest_store: Manifests,
     segments: Segments,
     contents: Contents,
-    core: OrderingCore[Submitted],
+    marks: LogMarks,
     orphan_files: Orphans,
     lifetime: Lifetime,
     events: EventSink,
@@ -90,17 +139,22 @@ def upkeep_of(
     """Return what keeps and drops records of the log of these parts."""
     maintenance = segments.maintenance
     claims = ClaimTable(storage, manifest_store, events)
-    trimmer = Trimmer(storage, manifest_store, core, maintenance, claims, orphan_files, lifetime, events)
+    trimmer = Trimmer(storage, manifest_store, marks, maintenance, claims, orphan_files, lifetime, events)
     return Upkeep(
+        storage=storage,
+        options=options,
+        manifest_store=manifest_store,
+        segments=segments,
+        contents=contents,
+        orphan_files=orphan_files,
+        lifetime=lifetime,
+        events=events,
         claims=claims,
-        own_claims=OwnClaims(claims, contents, core, lifetime, maintenance),
+        own_claims=OwnClaims(claims, contents, marks, lifetime, maintenance),
         trimmer=trimmer,
         retention=Retainer(
             options.retention, manifest_store, segments, claims, trimmer, orphan_files, events
         ),
-        options=options,
-        segments=segments,
-        events=events,
     )
 
 
@@ -133,48 +187,38 @@ def compose(
     )
     identity = FrameIdentity(manifest.log_id, number, secrets.randbits(64) | 1)
     alignment = _alignment(storage, options, events)
-    completion_order = manifest.ack_order == "completion"
-    core = _core(options, identity, began, alignment, completion_order=completion_order, ports=ports)
+    core = core_of(
+        options,
+        identity,
+        began,
+        alignment,
+        ports,
+        completion_order=manifest.ack_order == "completion",
+        window_frames=None,
+    )
     segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
     upkeep = upkeep_of(
         storage, options, manifest_store, segments, contents, core, orphan_files, lifetime, events
     )
-    driver = _driver(core, upkeep.bounded(segments, contents), segments, contents, options, events)
-    driver.failure.on_poison = lifetime.wake_end_watchers
+    driver = upkeep.driver(core, segments, _name(storage))
+    segments.watched, segments.poison = driver.watched, driver.poison
     lock.watch(segments, driver.poison)
-    upkeep.retention.begin()
-    if ports.gate is not None:
-        driver.guard(ports.gate)
-    return LogParts(
-        storage=storage,
-        options=options,
-        events=events,
-        manifest_store=manifest_store,
-        segments=segments,
-        core=core,
-        driver=driver,
-        records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
-        contents=contents,
-        lifetime=lifetime,
-        orphan_files=orphan_files,
-        claims=upkeep.claims,
-        own_claims=upkeep.own_claims,
-        trimmer=upkeep.trimmer,
-        retention=upkeep.retention,
-    )
+    return upkeep.parts(core, driver, ports)
 
 
-def _core(
+def core_of(
     options: LogOptions,
     identity: FrameIdentity,
     began: LogEnd,
     alignment: int,
+    ports: LogPorts,
     *,
     completion_order: bool,
-    ports: LogPorts,
+    window_frames: int | None,
 ) -> OrderingCore[Submitted]:
+    """Return the ordering core of an epoch that begins here; at most `window_frames` frames may be under way."""
     return OrderingCore(
         identity,
         last_lsn=began.last_lsn,
@@ -185,6 +229,7 @@ def _core(
         in_flight_max=options.in_flight,
         completion_order=completion_order,
         reorder_window_bytes=options.reorder_window_bytes,
+        reorder_window_frames=window_frames,
         policy=options.policy,
         ack_when_durable=options.durability == "sync",
         idle_marker_us=options.idle_marker_ms * 1000,
@@ -219,32 +264,6 @@ def _segments(
     if core.completion_order:
         segments.flags |= SegmentFlag.COMPLETION_ORDER
     return segments
-
-
-def _driver(
-    core: OrderingCore[Submitted],
-    frame_sink: FrameSink,
-    segments: SegmentSet,
-    contents: LogContents,
-    options: LogOptions,
-    events: EventSink,
-) -> CommitDriver:
-    driver = CommitDriver(
-        core,
-        frame_sink,
-        events=events,
-        name=_name(segments.storage),
-        sync_writes=options.durability == "sync",
-        codec=options.codec,
-        queue_bytes_max=options.queue_bytes_max,
-        clock=commit_clock(),
-        write_timeout_us=(options.write_timeout_ms or 0) * 1000,
-    )
-    segments.watched = driver.watched
-    segments.poison = segments.maintenance.on_failure = driver.poison
-    driver.delivery.bytes_max = options.queue_bytes_max
-    driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
-    return driver
 
 
 def commit_clock() -> CommitClock:

@@ -48,7 +48,7 @@ def epoch_of_key(key: str) -> int | None:
     return int(digits) if folder == FILES and len(digits) == 20 and digits.isdigit() else None
 
 
-class _Bytes:
+class MemoryFile:
     """A file in memory; `sync` hands its bytes to who keeps them."""
 
     def __init__(self, name: str, data: bytes = b"", keep: Callable[[bytes], object] | None = None) -> None:
@@ -92,7 +92,7 @@ class _Bytes:
         """See StorageFile."""
 
 
-class _Object(_Bytes):
+class _Object(MemoryFile):
     """A file that is an object, read by ranges."""
 
     def __init__(self, name: str, ledger: Ledger, key: str, size: int) -> None:
@@ -131,7 +131,7 @@ class ObjectFolder:
     def __init__(self, ledger: Ledger, manifest: Callable[[], Manifest], end_lsn: Callable[[], int]) -> None:
         self.ledger, self._manifest, self._end_lsn = ledger, manifest, end_lsn
         self.location = ledger.reads.store.location
-        self._new: dict[str, _Bytes] = {}
+        self._new: dict[str, MemoryFile] = {}
         """Files that have no name yet."""
 
     # -- turns
@@ -161,7 +161,7 @@ class ObjectFolder:
         if mode == "create":
             if not is_temporary_name(name):
                 raise storage_error("create", name, self.location, errno.ENOTSUP)
-            self._new[name] = _Bytes(name)
+            self._new[name] = MemoryFile(name)
             return self._new[name]
         found = self._found(name)
         if found is None:
@@ -170,14 +170,14 @@ class ObjectFolder:
 
     def _found(self, name: str) -> StorageFile | None:
         if name == MANIFEST_NAME:
-            return _Bytes(name, encode_base(self._manifest()))
+            return MemoryFile(name, encode_base(self._manifest()))
         if cursor_of_name(name) is not None:
             stored = self.ledger.reads.find(f"{CURSORS}/{name}")
-            return None if stored is None else _Bytes(name, stored.data)
+            return None if stored is None else MemoryFile(name, stored.data)
         claims, claim = self.ledger.read(), claim_of_name(name)
         if claim is not None:
             text = claims.claims.get(claim)
-            return None if text is None else _Bytes(name, _claim_file(text), self._keeper(claim))
+            return None if text is None else MemoryFile(name, _claim_file(text), self._keeper(claim))
         key, size = claims.files.get(name) or self.ledger.ready.get(name, ("", 0))
         return _Object(name, self.ledger, key, size) if key else None
 

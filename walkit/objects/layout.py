@@ -49,6 +49,8 @@ UNFINISHED: Final = "copy"
 """What `removed` in the manifest of an unfinished copy says. Nothing opens it before `removed` is gone."""
 COMPACTED_FROM: Final = 1 << 40
 """The first number of a segment that compaction makes: those of the manifest object are below."""
+SEGMENT_BYTES: Final = 64 << 20
+"""A segment of bulks that were read ends with the bulk with which it has so many bytes."""
 AHEAD_MAX: Final = 1000
 """No bulk is put whose number is more than so many after that of the saved vouched end."""
 
@@ -222,12 +224,9 @@ class _BulkFile:
         return SEGMENT_HEADER_BYTES + len(self._frames)
 
 
-def frames_of(header: BulkHeader, data: Buffer, **how: Any) -> FrameWalk:
-    """Return the walk over the frames of a whole bulk; `how` as of FrameWalk.
-
-    They follow what the header says. After the walk `fault` is None and `next_lsn` is that of the header's end.
-    """
-    segment = SegmentHeader(
+def segment_of(header: BulkHeader) -> SegmentHeader:
+    """Return the header of a segment that begins with the frames of a bulk."""
+    return SegmentHeader(
         log_id=header.log_id,
         epoch=header.epoch,
         epoch_id=header.epoch_id,
@@ -240,6 +239,13 @@ def frames_of(header: BulkHeader, data: Buffer, **how: Any) -> FrameWalk:
         frame_bytes_max=header.frame_bytes_max,
         created_us=header.sealed_us,
     )
+
+
+def frames_of(header: BulkHeader, data: Buffer, **how: Any) -> FrameWalk:
+    """Return the walk over the frames of a whole bulk; `how` as of FrameWalk.
+
+    They follow what the header says. After the walk `fault` is None and `next_lsn` is that of the header's end.
+    """
     follows: dict[str, Any] = {
         "position": header.start_position,
         "end_position": header.end.position,
@@ -247,7 +253,8 @@ def frames_of(header: BulkHeader, data: Buffer, **how: Any) -> FrameWalk:
         "chain": header.chain,
         "last_chain": header.end_chain,
     }
-    return FrameWalk(_BulkFile(object_key(header.number), data), segment, **{**follows, **how})
+    file = _BulkFile(object_key(header.number), data)
+    return FrameWalk(file, segment_of(header), **{**follows, **how})
 
 
 class Fit(Enum):
@@ -444,6 +451,56 @@ def stretch(start: LogPlace, end: LogPlace, number: int, created_us: int) -> Seg
         created_us=created_us,
         flags=IN_BULKS,
     )
+
+
+class Stretches:
+    """The bulks up to a place as the segments of a manifest, and the fences. Used by one thread at a time."""
+
+    def __init__(self, manifest: Manifest, place: LogPlace, created_us: int = 0) -> None:
+        """`manifest` knows all up to `place`, and the next segment begins there at this time."""
+        self.place = place
+        self.began: list[EpochRecord] = []
+        """The epochs whose fences were taken."""
+        self._fences, self._segments = fences_of(manifest), list(manifest.segments)
+        self._start, self._number, self._created_us = place, manifest.next_segment, created_us
+        last = self._segments[-1] if self._segments else None
+        if last is not None and (last.end_position, last.epoch) == (place.position, place.epoch):
+            self._segments.pop()
+            self._start = LogPlace(0, last.start_position, last.first_lsn - 1, last.start_chain, last.epoch)
+            self._number, self._created_us = last.number, last.created_us
+
+    def take(self, header: BulkHeader) -> None:
+        """Go past the bulk that follows."""
+        if header.is_fence or self.place.position - self._start.position >= SEGMENT_BYTES:
+            self.begin(header.sealed_us)
+        if header.is_fence:
+            self._fences.add(header.number)
+            self.began.append(epoch_record(header))
+            self._start = header.end
+        elif self._start == self.place:
+            self._created_us = header.sealed_us
+        self.place = header.end
+
+    def begin(self, created_us: int) -> None:
+        """Begin a segment after the place, unless the one before it is empty."""
+        if self.place.position > self._start.position:
+            self._segments, self._number = [*self.segments()], self._number + 1
+        self._start, self._created_us = self.place, created_us
+
+    def segments(self) -> tuple[SegmentRecord, ...]:
+        """Return the segments up to the place."""
+        if self.place.position == self._start.position:
+            return tuple(self._segments)
+        return (*self._segments, stretch(self._start, self.place, self._number, self._created_us))
+
+    def fields(self, floor: LogPlace = START) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return what a manifest that vouches for the place says: in `extra`, and in its own fields.
+
+        Segments up to the floor are forgotten.
+        """
+        self._segments = [s for s in self._segments if s.end_position > floor.position]
+        own = {"segments": self.segments(), "next_segment": self._number + 1, "end": self.place.end}
+        return {"object": self.place.number, "fences": sorted(self._fences)}, own
 
 
 def epoch_record(fence: BulkHeader) -> EpochRecord:

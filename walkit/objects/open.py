@@ -16,11 +16,8 @@ from walkit._internal.arguments import check_choice, check_kind, check_progress,
 from walkit._internal.locks import once
 from walkit._internal.report import PhaseClock
 from walkit._main_thread import ending_early, run_uninterrupted
-from walkit.commit.core import OrderingCore
-from walkit.commit.driver import CommitDriver
 from walkit.commit.policy import Adaptive
 from walkit.commit.ports import LogPorts
-from walkit.commit.ticket import Submitted
 from walkit.config import Following, LogOptions
 from walkit.errors import (
     CorruptionError,
@@ -32,11 +29,10 @@ from walkit.errors import (
 )
 from walkit.events import EventCallback, EventSink
 from walkit.format.frame import FrameIdentity
-from walkit.format.layout import ALIGNMENT_BUFFERED, RECORDS_PER_FRAME_MAX
+from walkit.format.layout import ALIGNMENT_BUFFERED
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.live_log import Lifetime
-from walkit.log.observe import acknowledged_frames
-from walkit.log.parts import LogParts, commit_clock, upkeep_of
+from walkit.log.parts import LogParts, core_of, upkeep_of
 from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.folder import ObjectFolder
@@ -77,7 +73,8 @@ def object_options(options: LogOptions) -> LogOptions:
     in_flight = IN_FLIGHT if type(options.in_flight) is Following else options.in_flight
     if in_flight > IN_FLIGHT_MAX:
         refuse("in_flight", in_flight, f"at most {IN_FLIGHT_MAX} for a log on object storage", IN_FLIGHT_MAX)
-    return replace(options, in_flight=in_flight, policy=options.policy or Adaptive())
+    # Without markers an idle log makes no request.
+    return replace(options, in_flight=in_flight, policy=options.policy or Adaptive(), idle_marker_ms=0)
 
 
 def window_of(options: LogOptions) -> int:
@@ -105,22 +102,20 @@ class ObjectContents:
         """The oldest LSN that can be read."""
         return self._vouched.current.low_watermark + 1
 
-    def view(self) -> ObjectView:
-        """Return what can be read now: all that is acknowledged."""
-        return self._view_to(self._vouched.acked)
+    def view(self, end: LogPlace | None = None) -> ObjectView:
+        """Return what can be read now: all that is acknowledged, or as far as `end`."""
+        if self._source is None:
+            self._source = ObjectEnd(self._vouched.reads.store)
+        # The manifest first: its segments end before what is acknowledged after that.
+        vouched, manifest = self._vouched, self._vouched.current
+        end = end or vouched.acked
+        return ObjectView(self.folder, replace(manifest, end=end.end), vouched.floor, end, self._source)
 
     durable_view = view
 
-    def _view_to(self, end: LogPlace) -> ObjectView:
-        if self._source is None:
-            self._source = ObjectEnd(self._vouched.reads.store)
-        vouched = self._vouched
-        manifest = replace(vouched.current, end=end.end)
-        return ObjectView(self.folder, manifest, vouched.floor, end, self._source)
-
     def place_at(self, lsn: int) -> LogPlace:
         """Return the end of the last bulk that ends at or below an LSN below the vouched end's; else the floor."""
-        view = self._view_to(self._vouched.saved)
+        view = self.view(self._vouched.saved)
         source = view.source
         number = source.number_where(view, lambda end: end.lsn > lsn) - 1
         return view.floor if number <= view.floor.number else source.header(number, lsn).end
@@ -212,7 +207,15 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     ledger = Ledger(turns, manifest.log_id, opening.epoch)
     ledger.known = opening.claims
     vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, ledger=ledger)
-    core = _core(opening, options, ports)
+    core = core_of(
+        options,
+        FrameIdentity(manifest.log_id, opening.epoch, opening.epoch_id),
+        place.end,
+        ALIGNMENT_BUFFERED,
+        ports,
+        completion_order=False,
+        window_frames=window_of(options),
+    )
     sink = ObjectSink(vouched, opening.refuse_newer, options, window_of(options))
     name = os.path.basename(store.location.rstrip("/")) or "log"
     maintenance = MaintenanceWorker(name, events, options.write_timeout_ms)
@@ -223,18 +226,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
         storage=folder, vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end
     )
     upkeep = upkeep_of(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
-    driver = CommitDriver(
-        core,
-        upkeep.bounded(sink, contents),
-        events=events,
-        name=name,
-        sync_writes=True,
-        codec=options.codec,
-        queue_bytes_max=options.queue_bytes_max,
-        clock=commit_clock(),
-        write_timeout_us=(options.write_timeout_ms or 0) * 1000,
-    )
-    maintenance.on_failure = driver.poison
+    driver = upkeep.driver(core, sink, name)
     save = _saver(vouched, driver.poison)
     maintenance.every(SAVE_S, save, "seal")
     sink.save_soon = lambda: maintenance.submit("seal", save)
@@ -242,53 +234,13 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     sink.segment_begun = files.begun
     if sweeper.is_behind:
         maintenance.submit("retain", partial(sweep, sweeper))
-    driver.delivery.bytes_max = options.queue_bytes_max
-    driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
-    driver.failure.on_poison = lifetime.wake_end_watchers
-    upkeep.retention.begin()
-    if ports.gate is not None:
-        driver.guard(ports.gate)
-    return LogParts(
-        storage=folder,
-        options=options,
-        events=events,
-        manifest_store=vouched,
-        segments=files,
-        core=core,
-        driver=driver,
-        records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
-        contents=contents,
-        lifetime=lifetime,
-        orphan_files=sweeper,
-        claims=upkeep.claims,
-        own_claims=upkeep.own_claims,
-        trimmer=upkeep.trimmer,
-        retention=upkeep.retention,
-    )
+    return upkeep.parts(core, driver, ports)
 
 
 def sweep(sweeper: Sweeper) -> None:
     """Delete what a trim of an earlier writer has left below the floor."""
     with once(sweeper.lock), sweeper.lock:
         sweeper.remove()
-
-
-def _core(opening: Opening, options: LogOptions, ports: LogPorts) -> OrderingCore[Submitted]:
-    """Return the ordering core of the new epoch. It writes no markers: an idle log makes no request."""
-    place = opening.place
-    return OrderingCore(
-        FrameIdentity(opening.manifest.log_id, opening.epoch, opening.epoch_id),
-        last_lsn=place.lsn,
-        position=place.position,
-        chain=place.chain,
-        alignment=ALIGNMENT_BUFFERED,
-        frame_bytes_max=int(options.frame_bytes_max),
-        in_flight_max=options.in_flight,
-        reorder_window_bytes=options.reorder_window_bytes,
-        reorder_window_frames=window_of(options),
-        policy=options.policy,
-        ack_sink=ports.ack_sink,
-    )
 
 
 def _saver(vouched: VouchedEnd, poison: Callable[[BaseException], object]) -> Callable[[], None]:

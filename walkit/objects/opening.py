@@ -25,7 +25,7 @@ from walkit.errors import (
     ObjectStoreError,
 )
 from walkit.format.layout import EPOCH_MAX
-from walkit.format.manifest import EpochRecord, Manifest
+from walkit.format.manifest import Manifest
 from walkit.objects.bulks import PARALLEL, Bulk
 from walkit.objects.folder import FILES, epoch_of_key
 from walkit.objects.layout import (
@@ -37,15 +37,14 @@ from walkit.objects.layout import (
     Claims,
     Fit,
     LogPlace,
+    Stretches,
     damaged,
-    epoch_record,
     epochs_of,
     fences_of,
     follows,
     foreign,
     number_of_key,
     object_key,
-    stretch,
     vouched_place,
 )
 from walkit.objects.requests import PatientReads, put_own
@@ -82,18 +81,18 @@ class Opening:
         self.epoch = 0
         self.epoch_id = secrets.randbits(64) | 1
         self.created = False
-        self.floor = self.place = START
-        """The end of the log as far as it was read."""
+        self.floor = START
         self.stale: str | None = None
         """The tag of the stale bulk that has the next number; None if that number is missing."""
-        self.began: list[EpochRecord] = []
-        """The epochs whose fences were read."""
-        self.fences: list[int] = []
-        """The numbers of these fences."""
-        self._stretches: list[tuple[LogPlace, LogPlace, int]] = []
-        """Of each epoch that was read: between which places its bulks are, and when the first one was made."""
+        self.taken = Stretches(Manifest(log_id=0), START)
+        """The bulks that were read."""
         self.read = self.frames = self.records = self.bytes = 0
         """Counts of the bulks after the vouched end."""
+
+    @property
+    def place(self) -> LogPlace:
+        """The end of the log as far as it was read."""
+        return self.taken.place
 
     def run(self) -> None:
         """Do all steps. On an error the log is as it was, but that an epoch number may be used up."""
@@ -182,7 +181,7 @@ class Opening:
             if put_own(self.reads, CLAIMS_KEY, after.encode(), tag) is not None:
                 break
         self.claims, self.floor = after, after.floor
-        self.place = max(vouched_place(self.manifest), self.floor)
+        self.taken = Stretches(self.manifest, max(vouched_place(self.manifest), self.floor))
         if self.place.number > self.floor.number:
             self._check_vouched()
 
@@ -231,11 +230,8 @@ class Opening:
         if fit is Fit.STALE:
             self.stale = bulk.tag
             return False
-        if header.is_fence:
-            self._note_fence(header)
-        else:
-            self._stretch_to(header)
-        self.place, self.stale = header.end, None
+        self.taken.take(header)
+        self.stale = None
         self.window_before = max(self.window_before, header.in_flight)
         self.read += 1
         self.frames += not header.is_fence
@@ -244,16 +240,6 @@ class Opening:
         if self.progress is not None:
             self.progress(self.bytes, self.bytes)
         return True
-
-    def _note_fence(self, header: BulkHeader) -> None:
-        self.began.append(epoch_record(header))
-        self.fences.append(header.number)
-
-    def _stretch_to(self, header: BulkHeader) -> None:
-        start, created_us = self.place, header.sealed_us
-        if self._stretches and self._stretches[-1][1] == start:
-            start, _, created_us = self._stretches.pop()
-        self._stretches.append((start, header.end, created_us))
 
     # -- step 4
 
@@ -324,8 +310,7 @@ class Opening:
             elif self._take(found):
                 self.read_on()
                 self.look_after()
-        self.place = header.end
-        self._note_fence(header)
+        self.taken.take(header)
         if self.refuse_newer().floor.number >= header.number:
             raise damaged(CLAIMS_KEY, "has a floor after the fence", header.number, "a later number")
 
@@ -365,23 +350,9 @@ class Opening:
         that they would need, or they have read that number already and find a newer epoch there. So they are dropped
         from the manifest, and bulks of theirs exist nowhere.
         """
-        before = self.manifest
-        extra: dict[str, object] = {
-            "object": self.place.number,
-            "opening": [],
-            "fences": sorted(fences_of(before).union(self.fences)),
-        }
-        following = before.next_segment
-        changes = {
-            "lineage": (*before.lineage, *self.began),
-            "end": self.place.end,
-            "next_segment": following + len(self._stretches),
-            "segments": (
-                *(s for s in before.segments if s.end_position > self.floor.position),
-                *(stretch(a, b, following + i, us) for i, (a, b, us) in enumerate(self._stretches)),
-            ),
-        }
-        if not self._put_manifest(extra, **changes):
+        lineage = (*self.manifest.lineage, *self.taken.began)
+        extra, changes = self.taken.fields(self.floor)
+        if not self._put_manifest({**extra, "opening": []}, **changes, lineage=lineage):
             # Only an opening replaces the manifest after step 1, and each has a newer epoch.
             raise LogFencedError(self.location, max(epochs_of(self.manifest)))
 

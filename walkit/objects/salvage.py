@@ -30,9 +30,9 @@ from walkit.objects.layout import (
     START,
     BulkHeader,
     Claims,
-    frames_of,
     number_of_key,
     object_key,
+    segment_of,
     vouched_place,
 )
 from walkit.objects.requests import Patience, PatientReads
@@ -159,7 +159,7 @@ class _Salvage:
             follows = before is not None and before.end == place_before(header)
             if not follows or self._size >= SEGMENT_BYTES:
                 number = self._segments + 1 + bool(self._parts)
-                self._begin(replace(frames_of(header, b"").segment, number=number).encode())
+                self._begin(replace(segment_of(header), number=number).encode())
             self._parts.append(data[BULK_HEADER_BYTES:])
             self._before, self._size = header, self._size + header.body_bytes
 

@@ -1,8 +1,8 @@
 """A log on object storage, shown as a folder of segments that can be read: for a copy, a bootstrap and a primary.
 
-A segment is a range of bulks of one epoch. Its file has the bytes that a segment of a folder with these frames has: a
-header that is made here, and the frames as they are. Where a range ends follows from the log alone, so it is the same
-in each process and at each time.
+A segment is a stretch of bulks of one epoch. Its file has the bytes that a segment of a folder with these frames has: a
+header that is made here, and the frames as they are. Its number is that of its first bulk, so it begins at the same
+record in each process and at each time.
 """
 
 from __future__ import annotations
@@ -11,123 +11,73 @@ import errno
 import threading
 from collections.abc import Callable, Generator
 from dataclasses import replace
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from walkit._internal.locks import once
+from walkit.errors import GapError
 from walkit.format.file_names import lsn_of_name
 from walkit.format.layout import FRAME_BYTES_LIMIT, IN_BULKS, SEGMENT_HEADER_BYTES
-from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord, encode_base, sealed_record
-from walkit.format.segment import SegmentHeader, segment_name
+from walkit.format.manifest import MANIFEST_NAME, Manifest, SegmentRecord, encode_base
 from walkit.objects.bulks import Bulk
-from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, LogPlace, damaged, object_key
+from walkit.objects.folder import MemoryFile
+from walkit.objects.layout import (
+    BULK_HEADER_BYTES,
+    COMPACTED_FROM,
+    BulkHeader,
+    damaged,
+    object_key,
+    segment_of,
+)
 from walkit.objects.view import ObjectView, place_before
 from walkit.storage.interface import Storage, StorageFile, storage_error
 
-SEGMENT_BYTES: Final = 64 << 20
-"""A range ends with the bulk that reaches so many bytes, or before the fence of the next epoch."""
 AHEAD_BYTES: Final = 8 << 20
 """A copy has its own chunks in memory beside the bulks that are read ahead."""
 OBJECT_KEYS: Final = ("object", "opening", "nonce", "counter", "fences", "identity")
 """Keys of `extra` in the manifest that concern this place alone."""
 
 
-class _Range(NamedTuple):
-    """The bulks after one place up to another, all of one epoch, as a segment."""
-
-    before: LogPlace
-    end: LogPlace
-    first: BulkHeader
-
-    @property
-    def header(self) -> SegmentHeader:
-        """The header of the segment. Its number is that of the first bulk."""
-        first = self.first
-        return SegmentHeader(
-            log_id=first.log_id,
-            epoch=first.epoch,
-            epoch_id=first.epoch_id,
-            number=first.number,
-            start_position=first.start_position,
-            previous_end=self.before.position,
-            first_lsn=first.first_lsn,
-            chain=first.chain,
-            alignment=first.alignment,
-            frame_bytes_max=FRAME_BYTES_LIMIT,  # that of the first bulk need not hold for the others
-            created_us=first.sealed_us,
-        )
-
-    @property
-    def record(self) -> SegmentRecord:
-        """The record of the segment; its `frames` are 0, as nothing has counted them."""
-        records = self.end.lsn - self.before.lsn
-        return sealed_record(self.header, self.end.end, records=records, frames=0)
-
-
 class SegmentsFolder:
-    """The folder: its manifest is that of the log now, with a sealed segment per range. Safe from any thread."""
+    """The folder: its manifest is that of the log now, with all segments sealed. Safe from any thread."""
 
     def __init__(self, look: Callable[[], ObjectView]) -> None:
         """`look` returns what can be read of the log now."""
         self._look = look
-        # Guards the ranges, and is held through requests.
+        # Guards what follows, and is held through requests.
         self._lock = threading.RLock()
-        self._ranges: dict[int, _Range] = {}
-        """Keyed by the number of the first bulk."""
+        self._firsts: dict[int, BulkHeader] = {}
+        """The first bulk of each segment, by the position where the one before ends."""
         self._view = view = look()
         self.files = view.storage
-        """The files beside the log: claims, cursors and snapshots."""
-        self._before = self._reached = view.floor
-        """The place before the range that is not full yet, and the end of the last view."""
+        """The files beside the log: claims, cursors, snapshots, and the segments that compaction has made."""
         self.location = view.source.location
 
     def manifest(self) -> Manifest:
         """Return the manifest of this moment. Raises what `look` raises."""
         with once(self._lock), self._lock:
             self._view = view = self._look()
-            self._divide(view)
-            records = tuple(self._ranges[number].record for number in sorted(self._ranges))
-        known = view.manifest
-        compacted = tuple(s for s in known.segments if not s.flags & IN_BULKS)  # they have files
-        extra = {key: value for key, value in known.extra.items() if key not in OBJECT_KEYS}
-        following = max([view.end.number, *(s.number for s in compacted)]) + 1
-        return replace(known, segments=(*compacted, *records), next_segment=following, extra=extra)
+            found = (*view.manifest.sealed, *view.unsaved())
+            shown = tuple(self._shown(view, s) if s.flags & IN_BULKS else s for s in found)
+            starts = {s.start_position for s in found}
+            self._firsts = {at: first for at, first in self._firsts.items() if at in starts}
+        following = max([view.end.number, *(s.number for s in shown)]) + 1
+        extra = {key: value for key, value in view.manifest.extra.items() if key not in OBJECT_KEYS}
+        return replace(view.manifest, segments=shown, next_segment=following, extra=extra)
 
-    def _divide(self, view: ObjectView) -> None:
-        """Divide the new bulks of a view into ranges. Those below the floor are dropped."""
-        floor = view.floor
-        for number, known in list(self._ranges.items()):
-            if known.before.number < floor.number:
-                del self._ranges[number]
-                self._add(view, floor, known.end)
-        self._before, self._reached = max(self._before, floor), max(self._reached, floor)
-        while not self._is_in(view.end, self._before):
-            before = self._before
-            within = replace(view, floor=max(self._reached, before))
-            number = view.source.number_where(within, lambda at: not self._is_in(at, before))  # noqa: B023
-            header = view.source.header(number, before.lsn + 1)
-            # Before a fence ends what the epoch before it has written.
-            end = place_before(header)._replace(epoch=before.epoch) if header.is_fence else header.end
-            self._add(view, before, end)
-            self._before = self._reached = header.end
-        self._add(view, self._before, view.end)
-        self._reached = view.end
-
-    @staticmethod
-    def _is_in(place: LogPlace, before: LogPlace) -> bool:
-        """Say whether the range that begins after `before` continues after `place`."""
-        return place.epoch == before.epoch and place.position < before.position + SEGMENT_BYTES
-
-    def _add(self, view: ObjectView, before: LogPlace, end: LogPlace) -> None:
-        number = before.number + 1
-        if end.position > before.position:
-            known = self._ranges.get(number)
-            first = view.source.header(number, before.lsn + 1) if known is None else known.first
-            self._ranges[number] = _Range(before, end, first)
-
-    def range_of(self, number: int) -> tuple[ObjectView, _Range | None]:
-        """Return the view of the last look, and the range whose first bulk has this number."""
-        with once(self._lock), self._lock:
-            return self._view, self._ranges.get(number)
+    def _shown(self, view: ObjectView, bulks: SegmentRecord) -> SegmentRecord:
+        """Return a stretch of bulks as a segment with a file; its `frames` are 0, as nothing has counted them."""
+        start = bulks.start_position
+        first = self._firsts.get(start)
+        if first is None:
+            number = view.source.number_where(view, lambda end: end.position > start)
+            first = self._firsts[start] = view.source.header(number, bulks.first_lsn)
+        return bulks._replace(
+            number=first.number,
+            start_position=first.start_position,
+            frames=0,
+            created_us=first.sealed_us,
+            flags=0,
+        )
 
     # -- what is read of a folder
 
@@ -136,23 +86,34 @@ class SegmentsFolder:
         return True
 
     def names(self, folder: str = "") -> list[str]:
-        """See Storage."""
-        with once(self._lock), self._lock:
-            return [] if folder else [*self.files.names(), *map(segment_name, self._ranges)]
+        """See Storage: those of the files, as a segment of bulks is named by the manifest alone."""
+        return self.files.names(folder)
 
-    def open(self, name: str, mode: str) -> _File | StorageFile:
+    def open(self, name: str, mode: str) -> StorageFile:
         """See Storage. StorageError: EROFS except for reading."""
         if mode != "read":
             raise storage_error("write", name, self.location, errno.EROFS)
         if name == MANIFEST_NAME:
-            return _File(name, encode_base(self.manifest()))
-        with once(self._lock), self._lock:
-            ranges = [each for number, each in self._ranges.items() if segment_name(number) == name]
-        if not ranges and (lsn_of_name(name) is not None or name.endswith(".segment")):
-            return self.files.open(name, "read")
-        if not ranges:
+            return MemoryFile(name, encode_base(self.manifest()))
+        stem, _, kind = name.partition(".")
+        if kind == "segment" and int(stem) < COMPACTED_FROM:
+            return self._segment_at(int(stem), name)
+        if kind != "segment" and lsn_of_name(name) is None:
             raise storage_error("open", name, self.location, errno.ENOENT)
-        return _SegmentFile(self, ranges[0].header)
+        return self.files.open(name, "read")
+
+    def _segment_at(self, number: int, name: str) -> StorageFile:
+        """Return the segment that begins with the bulk of this number, also if the manifest has another one by now."""
+        with once(self._lock), self._lock:
+            view, firsts = self._view, {first.number: first for first in self._firsts.values()}
+        try:
+            if view.floor.number < number <= view.end.number:
+                first = firsts.get(number) or view.source.header(number, view.first_lsn)
+                following = min((other for other in firsts if other > number), default=view.end.number + 1)
+                return _SegmentFile(view, first, following - 1)
+        except GapError:
+            pass  # trimmed since the last look
+        raise storage_error("open", name, self.location, errno.ENOENT)
 
     def is_locked(self, name: str) -> bool:
         """See Storage. A writer may live at any time, so the end is that of the manifest."""
@@ -178,69 +139,56 @@ def segments_folder(look: Callable[[], ObjectView]) -> Storage:
     return shown
 
 
-class _File:
-    """Bytes as a file that can be read."""
+class _SegmentFile(MemoryFile):
+    """A header, then the frames of one epoch from a bulk on, which are asked for ahead as they are read."""
 
-    def __init__(self, name: str, data: bytes) -> None:
-        self.name, self._data = name, data
-
-    def read(self, offset: int, size: int) -> bytes:
-        """See StorageFile."""
-        return self._data[offset : offset + size]
-
-    def size(self) -> int:
-        """See StorageFile."""
-        return len(self._data)
-
-    def close(self) -> None:
-        """See StorageFile."""
-
-
-class _SegmentFile(_File):
-    """The file of a range: a header, then the frames of its bulks, which are asked for ahead as they are read."""
-
-    def __init__(self, folder: SegmentsFolder, header: SegmentHeader) -> None:
-        super().__init__(header.name, header.encode())
-        self._folder, self._header = folder, header
+    def __init__(self, view: ObjectView, first: BulkHeader, last: int) -> None:
+        """`last` is the number of the last bulk that is asked for ahead."""
+        epochs = {epoch.number: epoch for epoch in view.manifest.lineage}
+        begun = epochs.get(first.epoch)
+        is_first = begun is not None and begun.first_lsn == first.first_lsn
+        self._header = replace(
+            segment_of(first),
+            # An epoch of wider frames begins after the end of the one before.
+            previous_end=begun.position if begun is not None and is_first else first.start_position,
+            frame_bytes_max=FRAME_BYTES_LIMIT,  # that of the first bulk need not hold for the others
+        )
+        super().__init__(self._header.name, self._header.encode())
+        self._view, self._last = view, last
+        following = (e.position for e in view.manifest.lineage if e.number > first.epoch)
+        self._end = min(following, default=view.end.position)
         self._bulk: Bulk | None = None
         self._ahead: Generator[Bulk | None] | None = None
 
     def size(self) -> int:
         """See StorageFile."""
-        _, known = self._folder.range_of(self._header.number)
-        return SEGMENT_HEADER_BYTES if known is None else self._header.offset_of(known.end.position)
+        return self._header.offset_of(self._end)
 
     def read(self, offset: int, size: int) -> bytes:
         """See StorageFile. GapError for bulks that were trimmed; SegmentMissingError, CorruptionError, StorageError."""
         parts: list[bytes | memoryview] = [super().read(offset, size)]
         left = size - len(parts[0])
         position = self._header.start_position + max(offset - SEGMENT_HEADER_BYTES, 0)
-        while left and (bulk := self._bulk_at(position)) is not None:
+        while left and position < self._end:
+            bulk = self._bulk_at(position)
             at = BULK_HEADER_BYTES + position - bulk.header.start_position
             parts.append(memoryview(bulk.data)[at : at + left])
             left, position = left - len(parts[-1]), position + len(parts[-1])
         return b"".join(parts)
 
-    def _bulk_at(self, position: int) -> Bulk | None:
-        """Return the bulk that a position is in; None at the end of the range."""
-        bulk = self._bulk
+    def _bulk_at(self, position: int) -> Bulk:
+        """Return the bulk that a position before the end is in."""
+        bulk, view, found = self._bulk, self._view, None
         if bulk is not None and bulk.header.start_position <= position < bulk.header.end.position:
             return bulk
-        view, known = self._folder.range_of(self._header.number)
-        if known is None:
-            view.source.refuse_missing(self._header.number, self._header.first_lsn)
-        if position >= known.end.position:
-            return None
-        found = None
         if bulk is not None and bulk.header.end.position == position:
             number = bulk.header.number + 1
             found = next(self._ahead, None) if self._ahead is not None else None
         else:
-            within = replace(view, floor=known.before, end=known.end)
-            number = view.source.number_where(within, lambda at: at.position > position)
+            number = view.source.number_where(view, lambda end: end.position > position)
         if found is None:
             self.close()
-            self._ahead = view.source.bulks.ahead(number, known.end.number, bytes_max=AHEAD_BYTES)
+            self._ahead = view.source.bulks.ahead(number, max(number, self._last), bytes_max=AHEAD_BYTES)
             found = next(self._ahead)
         if found is None:
             view.source.refuse_missing(number, self._header.first_lsn)

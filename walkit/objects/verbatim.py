@@ -4,27 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
-from typing import Any, Final
+from typing import Final
 
 from walkit.errors import LogFencedError
 from walkit.format.checksum import crc32c
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES, align_up
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest, SegmentRecord
-from walkit.objects.layout import (
-    BulkHeader,
-    Fit,
-    LogPlace,
-    epoch_record,
-    fences_of,
-    follows,
-    object_key,
-    stretch,
-)
+from walkit.format.manifest import EpochRecord, LogEnd, Manifest
+from walkit.objects.layout import BulkHeader, Fit, LogPlace, Stretches, follows, object_key
 from walkit.objects.requests import PatientReads, put_own
 from walkit.record import Buffer
 
-SEGMENT_BYTES: Final = 64 << 20
 FENCE_LIMITS: Final = (ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES)
 
 
@@ -33,14 +23,13 @@ class VerbatimBulks:
 
     def __init__(self, reads: PatientReads, manifest: Manifest, place: LogPlace) -> None:
         """`manifest` knows the segments and the fences up to `place`."""
-        self.reads, self._log_id, self.place = reads, manifest.log_id, place
-        self._fences, self._begun = fences_of(manifest), place
-        self.began: list[EpochRecord] = []
-        """The epochs whose fences were passed."""
-        self._segments = list(manifest.segments)
-        if self._segments and self._segments[-1].end_position == place.position:
-            last = self._segments.pop()
-            self._begun = LogPlace(0, last.start_position, last.first_lsn - 1, last.start_chain, last.epoch)
+        self.reads, self._log_id = reads, manifest.log_id
+        self.taken = Stretches(manifest, place)
+
+    @property
+    def place(self) -> LogPlace:
+        """The end of the newest bulk."""
+        return self.taken.place
 
     def read_on(self, epochs: Mapping[int, int], step: Callable[[], object] = lambda: None) -> Fit | None:
         """Take the bulks that are there and follow; return how the first other one stands to the place, if any."""
@@ -50,34 +39,8 @@ class VerbatimBulks:
                 if bulk is None or fit is not Fit.FITS:
                     return fit
                 step()
-                self._take(bulk.header)
+                self.taken.take(bulk.header)
         raise AssertionError("it has no end")
-
-    def _take(self, header: BulkHeader) -> None:
-        """Go past a bulk that is there."""
-        is_full = self.place.position - self._begun.position >= SEGMENT_BYTES
-        if header.is_fence or is_full:
-            self._segments, self._begun = [*self.segments()], self.place
-        if header.is_fence:
-            self._fences.add(header.number)
-            self.began.append(epoch_record(header))
-            self._begun = header.end
-        self.place = header.end
-
-    def segments(self) -> tuple[SegmentRecord, ...]:
-        """Return the segments of the manifest up to the place, as stretches of bulks (FORMAT.md F-21.14)."""
-        begun, known = self._begun, self._segments
-        if self.place.position == begun.position:
-            return tuple(known)
-        number = known[-1].number + 1 if known else 1
-        return (*known, stretch(begun, self.place, number, 0))
-
-    def fields(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Return what a manifest that vouches for the place says: in `extra`, and in its own fields."""
-        segments = self.segments()
-        following = segments[-1].number + 1 if segments else 1
-        own = {"segments": segments, "next_segment": following, "end": self.place.end}
-        return {"object": self.place.number, "fences": sorted(self._fences)}, own
 
     def header(self, identity: FrameIdentity, alignment: int, frame_bytes_max: int) -> BulkHeader:
         """Return the header of a bulk that follows the place, without frames yet."""
@@ -112,7 +75,7 @@ class VerbatimBulks:
         key, data = object_key(header.number), b"".join((header.encode(), body))
         if put_own(self.reads, key, data, None) is None:
             raise LogFencedError(self.reads.store.location, header.epoch)
-        self._take(header)
+        self.taken.take(header)
 
     def begin_epochs(self, epochs: Iterable[EpochRecord]) -> None:
         """Put the fences of the epochs that are later than that of the place."""

@@ -42,6 +42,7 @@ from walkit.objects.layout import (
     foreign,
     frames_of,
     object_key,
+    stretch,
     vouched_place,
 )
 from walkit.objects.ledger import Ledger
@@ -120,19 +121,23 @@ class ObjectView(View):
                 what=what,
             )
 
+    def unsaved(self) -> Iterator[SegmentRecord]:
+        """Yield the bulks after the newest stretch as further stretches: one for each epoch."""
+        place, sealed = self.floor, self.manifest.sealed
+        if sealed:
+            last = sealed[-1]
+            place = LogPlace(0, last.end_position, last.last_lsn, last.end_chain, last.epoch)
+        begun = [e for e in self.manifest.lineage if e.number > place.epoch]
+        ends = [LogPlace(0, e.position, e.first_lsn - 1, e.chain, e.number) for e in begun]
+        for end in (*ends, self.end):
+            if end.position > place.position:
+                yield stretch(place, end._replace(epoch=place.epoch), self.manifest.next_segment, 0)
+            place = end
+
     def parts(self) -> tuple[Span, ...]:
         """See View: files, stretches of bulks, and the bulks after them."""
-        spans = [Span(s, s.end_position, s.last_lsn) for s in self.manifest.sealed]
-        start, first = self.floor.position, self.floor.lsn + 1
-        if spans:
-            start, first = spans[-1].end_position, spans[-1].record.last_lsn + 1
-        if self.end.position > start:
-            number = self.manifest.next_segment
-            open_one = SegmentRecord(
-                number, SegmentState.PREPARED, self.end.epoch, start_position=start, first_lsn=first
-            )
-            spans.append(Span(open_one, self.end.position, self.end.lsn))
-        return tuple(spans)
+        unsaved = (s._replace(state=SegmentState.PREPARED) for s in self.unsaved())
+        return tuple(Span(s, s.end_position, s.last_lsn) for s in (*self.manifest.sealed, *unsaved))
 
     @property
     def files(self) -> LogView:

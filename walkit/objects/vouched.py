@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from walkit._internal.locks import once
@@ -16,12 +16,12 @@ from walkit.format.manifest import Manifest, encode_base, read_manifest
 from walkit.objects.layout import (
     MANIFEST_KEY,
     LogPlace,
+    Stretches,
     as_manifest,
     cut_at,
     damaged,
     epochs_of,
     is_after,
-    stretch,
     vouched_place,
 )
 from walkit.objects.ledger import Ledger
@@ -56,15 +56,6 @@ def refuse_removed(manifest: Manifest, location: str) -> None:
         raise LogNotFoundError(location, why)
 
 
-@dataclass(frozen=True, slots=True)
-class _Begun:
-    """A segment of the manifest to which bulks are added: the place before it, its number and its time."""
-
-    start: LogPlace
-    number: int
-    created_us: int
-
-
 class VouchedEnd:
     """The manifest of an open log, as `ManifestStore` shows that of a folder, and how far the log is acknowledged.
 
@@ -89,9 +80,12 @@ class VouchedEnd:
         self.place_at: Callable[[int], LogPlace] = lambda lsn: self.floor
         """Returns the end of the last bulk that ends at or below an LSN, before `saved`."""
         self._tag, self._nonce, self._next_number = tag, nonce, 0
-        self._begun = _Begun(self.saved, manifest.next_segment, wall_us())
-        self._following: deque[_Begun] = deque()
-        """The segments after it; taken from the left by saves."""
+        self._taken = Stretches(manifest, self.saved, wall_us())
+        """The segments as far as saves have come."""
+        self._newest = self.saved
+        """Where the newest segment begins; changed by `begin` alone."""
+        self._starts: deque[tuple[LogPlace, int]] = deque()
+        """Where segments after those begin, and when they did; taken from the left by saves."""
         # Held through one saving. Taken without the commit lock, and no other lock is taken under it.
         self._saving: Any = threading.RLock()
 
@@ -107,10 +101,10 @@ class VouchedEnd:
 
     def begin(self, start: LogPlace) -> bool:
         """Note that a segment begins after a place; False if the one before it is empty. One thread at a time."""
-        newest = self._following[-1] if self._following else self._begun
-        is_next = start.position > newest.start.position
+        is_next = start.position > self._newest.position
         if is_next:
-            self._following.append(_Begun(start, newest.number + 1, wall_us()))
+            self._newest = start
+            self._starts.append((start, wall_us()))
         return is_next
 
     def save(self) -> None:
@@ -123,30 +117,18 @@ class VouchedEnd:
             place = self.acked
             if place.number <= self.saved.number:
                 return
-            tag = None
+            tag, taken = None, self._taken
+            while self._starts and self._starts[0][0].number < place.number:
+                taken.place, created_us = self._starts.popleft()
+                taken.begin(created_us)
+            taken.place = place
             while tag is None:
-                begun, changes = self._with_segments(place)
-                after, data = encoded(
-                    self.stored, self._nonce, {"object": place.number}, end=place.end, **changes
-                )
+                extra, changes = taken.fields(self.floor)
+                after, data = encoded(self.stored, self._nonce, extra, **changes)
                 tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
                 if tag is None:
                     self._take_own()
-            self.stored, self._tag, self.saved, self._begun = after, tag, place, begun
-            while self._following and self._following[0].number <= begun.number:
-                self._following.popleft()
-
-    def _with_segments(self, end: LogPlace) -> tuple[_Begun, dict[str, Any]]:
-        """Return the newest segment that starts before a place, and the fields of the manifest for all of them."""
-        begun, floor = self._begun, self.floor
-        known = self.stored.segments
-        segments = [s for s in known if s.number < begun.number and s.end_position > floor.position]
-        for following in [f for f in list(self._following) if f.start.number < end.number]:
-            segments.append(stretch(begun.start, following.start, begun.number, begun.created_us))
-            begun = following
-        if end.position > begun.start.position:
-            segments.append(stretch(begun.start, end, begun.number, begun.created_us))
-        return begun, {"segments": tuple(segments), "next_segment": begun.number + 1}
+            self.stored, self._tag, self.saved = after, tag, place
 
     def update(self, change: Callable[[Manifest], Manifest], *, opening: bool = False) -> Manifest:
         """Replace the manifest by `change` of it; durable on return. See `ManifestStore.update`.

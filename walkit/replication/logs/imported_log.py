@@ -22,6 +22,7 @@ from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsErr
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime, LogMarks
+from walkit.log.parts import Upkeep
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.objects.entrance import object_store_of
@@ -33,7 +34,6 @@ from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.imported_segments import ImportedSegments
 from walkit.replication.logs.importer import Importer, Watchers
 from walkit.replication.logs.object_importer import ObjectImporter
-from walkit.replication.logs.upkeep import ReplicaUpkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
 from walkit.storage.address import AnyPlace
@@ -175,7 +175,7 @@ class ImportedLog(ReadApi):
         return self._importer.segments
 
     @property
-    def upkeep(self) -> ReplicaUpkeep:
+    def upkeep(self) -> Upkeep:
         """The trimmer and the claims of this log. LogNotFoundError before the first contact with the primary."""
         self.require_log()
         return self._importer.upkeep

@@ -27,13 +27,13 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime
 from walkit.log.open import make_log, recovery_report
-from walkit.read.view import LogView
+from walkit.read.view import LogView, segments_of
 from walkit.recovery.apply import apply_plan, sync_unsealed
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.plan import emit_recovery, plan_recovery
 from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.imported_segments import ImportedSegments
-from walkit.replication.logs.upkeep import ReplicaUpkeep
+from walkit.replication.logs.upkeep import replica_upkeep
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore, SlotStore, load_manifest, settle_manifest
 from walkit.segments.writer_lock import take_writer_lock
@@ -148,7 +148,7 @@ class Importer:
         self.segments.poison = self.segments.maintenance.on_failure = self._poison
         self._lock.watch(self.segments, self._poison)
         self._lock.recovered()
-        self.upkeep = ReplicaUpkeep.on(
+        self.upkeep = replica_upkeep(
             self.storage, self.manifest_store, self.segments, self, self.lifetime, self.options, self.events
         )
         self.adopted = True
@@ -224,7 +224,7 @@ class Importer:
         """Return what can be read now."""
         if not self.adopted:
             return LogView(self.storage, self.manifest_store.current, ())
-        return self.upkeep.contents.view()
+        return segments_of(self.upkeep.contents.view(), "replicas have them")
 
     @property
     def closed(self) -> bool:
@@ -296,7 +296,8 @@ class Importer:
         self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
         self.manifest_store.forget()
         if self.adopted:
-            self.upkeep.forget()
+            self.upkeep.orphan_files.forget()
+            self.upkeep.claims.forget()
             self.segments.forget()
         self._lock.forget()
 

@@ -114,7 +114,7 @@ class ObjectImporter:
         self.manifest_store: Any = self
         # Trims, checkpoints and claims of a replica on object storage are refused.
         refusing: Any = _Refused(place.location)
-        self.upkeep: Any = SimpleNamespace(trimmer=refusing, leftovers=refusing, own_claims=refusing)
+        self.upkeep: Any = SimpleNamespace(trimmer=refusing, orphan_files=refusing, own_claims=refusing)
         self.segments: Any = SimpleNamespace(maintenance=refusing)
         if self._reads.find(MANIFEST_KEY) is not None:
             self._open()
@@ -138,7 +138,7 @@ class ObjectImporter:
         if fit is not None:
             raise damaged(self._bulks.place.key, fit.value, "a bulk that follows", fit.name)
         # An import that died between a fence and the manifest with its epoch.
-        self.current = replace(manifest, lineage=(*manifest.lineage, *self._bulks.began))
+        self.current = replace(manifest, lineage=(*manifest.lineage, *self._bulks.taken.began))
         self.end, self.adopted = self._bulks.place.end, True
         self.storage = segments_folder(self._look)
 
@@ -208,7 +208,7 @@ class ObjectImporter:
 
     def _save(self, lineage: tuple[EpochRecord, ...], opening: Sequence[EpochRecord] = ()) -> None:
         """Put the manifest with the end as the vouched end. LogFencedError if another opening has replaced it."""
-        place, (said, own) = self._bulks.place, self._bulks.fields()
+        place, (said, own) = self._bulks.place, self._bulks.taken.fields()
         extra = {**self._identity, **said, "opening": [[e.number, e.id] for e in opening]}
         before = replace(self.current, extra=as_replica(self.current.extra))
         after, data = encoded(before, self._nonce, extra, lineage=lineage, **own)

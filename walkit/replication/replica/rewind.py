@@ -155,7 +155,7 @@ def _rewind(
 
 def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: bool) -> RewindReport:
     storage, store, upkeep = importer.storage, importer.manifest_store, importer.upkeep
-    lock = upkeep.leftovers.lock
+    lock = upkeep.orphan_files.lock
     with importer.events.held(), upkeep.claims.shut() as shut, once(lock), lock:
         before = store.current
         point, readers = rewind_point(importer.view(), first_lsn, force=force, records=records)

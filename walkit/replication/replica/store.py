@@ -85,7 +85,7 @@ class ReplicaStore(MappingApi):
             lambda lsn: None,  # what is applied was imported, which is durable
             log.segments.maintenance,
             log.upkeep.trimmer,
-            log.upkeep.leftovers,
+            log.upkeep.orphan_files,
             log.lifetime,
             log.events,
             machine=self._table,
