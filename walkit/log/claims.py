@@ -11,7 +11,7 @@ import errno
 import threading
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from typing import Any, NamedTuple, TypeVar
@@ -19,7 +19,15 @@ from typing import Any, NamedTuple, TypeVar
 from walkit._internal.arguments import as_seconds
 from walkit._internal.locks import once
 from walkit._main_thread import run_uninterrupted
-from walkit.errors import ClaimError, GapError, LogClosedError, StorageError, WalkitError
+from walkit.errors import (
+    ClaimError,
+    CorruptionError,
+    FormatVersionError,
+    GapError,
+    LogClosedError,
+    StorageError,
+    WalkitError,
+)
 from walkit.events import EventSink
 from walkit.format.consumer_file import ClaimRecord
 from walkit.format.layout import CLAIM_LEASE_US_MAX
@@ -46,6 +54,7 @@ from walkit.segments.consumer_files import (
     claims_locked,
     fact_of,
     remove_claims,
+    stored_claim,
     write_claim,
 )
 from walkit.segments.maintenance_worker import MaintenanceWorker
@@ -94,8 +103,8 @@ class ClaimTable:
         self._seen: dict[str, _Seen] = {}
         """By name; only of claims that are there."""
         self.takes_turns = isinstance(storage, TakesTurns)
-        self._dropping: Collection[str] = ()
-        """Names of claims that the next turn has to keep to no more."""
+        self._dropping: Mapping[str, ClaimFact] = {}
+        """Claims that the next turn has to keep to no more, as they were judged."""
         self._kept: list[ClaimFact] | None = None
         """While they are shut: the claims found when the lock was taken, without those that are being dropped."""
 
@@ -122,8 +131,20 @@ class ClaimTable:
         """
         kept = self._kept
         if kept is None or self.takes_turns:
-            kept = [f for f in self._look(manifest) if f.name not in self._dropping]
+            kept = [f for f in self._look(manifest) if not self._is_dropped(f)]
         return tuple(f for f in kept if f.counts)
+
+    def _is_dropped(self, fact: ClaimFact) -> bool:
+        judged = self._dropping.get(fact.name)
+        return judged is not None and (fact.mark == judged.mark or fact.is_own)
+
+    def _stands(self, judged: ClaimFact) -> bool:
+        """Whether a claim is as it was judged. In a turn: before it, a consumer may have changed it."""
+        try:
+            found = stored_claim(self.storage, judged.name)
+        except (CorruptionError, FormatVersionError):
+            return judged.mark is None
+        return found is not None and (found == judged.mark or (judged.is_own and found.owner == OWN))
 
     def oldest_needed(self, manifest: Manifest) -> int | None:
         """Return the oldest record that a claim needs now; None if none is needed."""
@@ -181,14 +202,22 @@ class ClaimTable:
     def _dated(self, fact: ClaimFact) -> ClaimFact:
         """Give a claim that was written while the clock was ahead the time of now, so that it ends with its lease.
 
-        Needs the claims' lock. Otherwise each opening would count a whole lease, until the clock is that far.
+        Otherwise each opening would count a whole lease, until the clock is that far.
         """
         mark, now_us = fact.mark, self._wall_us()
         if mark is None or fact.state != "live" or fact.name in self.mine or mark.written_us <= now_us:
             return fact
         dated = mark._replace(generation=mark.generation + 1, written_us=now_us)
+
+        def date() -> bool:
+            stands = self._stands(fact)
+            if stands:
+                write_claim(self.storage, fact.name, dated)
+            return stands
+
         try:
-            write_claim(self.storage, fact.name, dated)
+            if not self.in_turn(date):
+                return fact
         except StorageError as error:
             self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
             return fact
@@ -223,21 +252,28 @@ class ClaimTable:
         self._lock, self._turn = threading.RLock(), threading.RLock()
 
     def remove(self, facts: list[ClaimFact]) -> None:
-        """Remove the files of claims that are over, or were dropped, with an event each.
+        """Remove the files of claims that are over, or were dropped, with an event each; those that stand as judged.
 
         A failure is an event, too, and no error: what was published stands, and the next block removes them.
         """
+
+        def remove() -> list[ClaimFact]:
+            gone = [fact for fact in facts if self._stands(fact)]
+            remove_claims(self.storage, [fact.name for fact in gone])
+            return gone
+
+        gone = facts
+        try:
+            gone = self.in_turn(remove) if facts else []
+        except StorageError as error:
+            self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
         oldest = self._manifest_store.current.low_watermark + 1
-        for fact in facts:
+        for fact in gone:
             about = {"name": fact.name, "first_lsn": fact.first_lsn, "oldest": oldest, "owner": fact.owner}
             if fact.state == "expired":
                 self.events.emit("walkit.claim.expire", **about)
             else:
                 self.events.emit("walkit.claim.drop", **about)
-        try:
-            remove_claims(self.storage, [f.name for f in facts])
-        except StorageError as error:
-            self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
 
     def _look(self, manifest: Manifest) -> list[ClaimFact]:
         """Read the claims, and judge them by both clocks."""
@@ -297,7 +333,7 @@ class ShutClaims:
         for claim in mine.values():
             claim.ended = "lost"
         table._kept = [f for f in before if f.name not in names]
-        table._dropping = names
+        table._dropping = {f.name: f for f in lost}
         table._check()
         try:
             yield
@@ -308,7 +344,7 @@ class ShutClaims:
             table._kept = before
             raise
         finally:
-            table._dropping = ()
+            table._dropping = {}
         table.remove(lost)
 
     def reopen(self) -> None:

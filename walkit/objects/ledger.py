@@ -73,6 +73,9 @@ class Ledger:
         self._owner: int | None = None
         """The thread that changes the draft now."""
         self._later: list[Change] = []
+        """Changes that no put which is known to have succeeded has; the oldest of them may be under way."""
+        self._is_passed = False
+        """Whether a put has left some out, as the log has a newer writer."""
         self.ready: dict[str, tuple[str, int]] = {}
         """Key and size of segments that were put and have no name yet; for the thread that compacts."""
         self._due_s, self._lost = 0.0, PAUSE_S
@@ -125,8 +128,8 @@ class Ledger:
         return self.draft
 
     def flush(self) -> None:
-        """Put the changes that wait. LogFencedError if they are a writer's, and the log has a newer one."""
-        if self._later:
+        """Have the changes put that wait, or are being put. LogFencedError if the log has a newer writer."""
+        if self._later or self._is_passed:
             self.in_turn(self.own)
 
     def in_turn(self, do: Callable[[], T]) -> T:
@@ -176,8 +179,7 @@ class Ledger:
         """Read the object, when the next put is due: so what is decided on is as new as it can be."""
         time.sleep(max(self._due_s - time.monotonic(), 0))
         stored, tag = self._fetch()
-        with once(self._counting), self._counting:
-            later, self._later = self._later, []
+        later = list(self._later)
         return _Batch(stored, tag, self._with(stored, later), later)
 
     def _put(self, batch: _Batch) -> None:
@@ -203,9 +205,10 @@ class Ledger:
         except BaseException as error:  # noqa: BLE001 - each caller of the batch raises it
             batch.error = error
         finally:
-            if not batch.is_put:
+            if batch.is_put and batch.later:
                 with once(self._counting), self._counting:
-                    self._later[:0] = batch.later
+                    del self._later[: len(batch.later)]
+                self._is_passed |= batch.draft.epoch != self.epoch
             batch.done.set()
 
     def _count(self) -> None:

@@ -94,8 +94,14 @@ class ObjectContents:
 
     @staticmethod
     def _manifest(vouched: VouchedEnd) -> Manifest:
-        """Return the manifest with the claims object as it is now, in a turn with the draft."""
-        return replace(as_manifest(vouched.stored, vouched.ledger.read()), end=vouched.acked.end)
+        """Return the manifest with the claims object as it is now, in a turn with the draft.
+
+        LogFencedError if the log has a newer writer, whose manifest is another.
+        """
+        claims = vouched.ledger.read()
+        if claims.epoch != vouched.ledger.epoch:
+            raise LogFencedError(vouched.reads.store.location, claims.epoch)
+        return replace(as_manifest(vouched.stored, claims), end=vouched.acked.end)
 
     @property
     def first_lsn(self) -> int:

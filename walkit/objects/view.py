@@ -253,7 +253,9 @@ class ObjectEnd:
 
     def _manifest_now(self) -> Manifest:
         """Return the manifest as the store has it at this moment, for a consumer that decides by it."""
-        return as_manifest(self._stored_manifest(self.manifest.log_id), self._ledger.read())
+        claims = self._ledger.read()
+        # Afterwards: what it vouches for is not before the floor.
+        return as_manifest(self._stored_manifest(self.manifest.log_id), claims)
 
     def now(self) -> ReaderView[ObjectView]:
         """See ViewSource. While nothing new comes this is one request. LogClosedError in a forked child."""

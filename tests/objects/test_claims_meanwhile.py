@@ -1,0 +1,165 @@
+"""Claims and files that change on object storage between a look at the claims object and the swap that follows it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+import walkit
+from tests.objects.races import OPTIONS
+from tests.support.threads import Task
+from walkit.errors import LogFencedError, ObjectStoreError
+from walkit.objects.entrance import folder_at
+from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims
+from walkit.objects.ledger import Ledger
+from walkit.objects.requests import Patience, PatientReads
+from walkit.read.claim import Claim
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
+
+
+class Meanwhile:
+    """A plan that runs `act` once, before the next request of `method` for one key, after `arm`."""
+
+    def __init__(
+        self, act: Callable[[], object], method: str = "put_if_match", key: str = CLAIMS_KEY
+    ) -> None:
+        self.act, self.wanted, self.is_armed, self.is_done = act, (method, key), False, False
+
+    def __call__(self, request: ObjectRequest) -> None:
+        if self.is_armed and not self.is_done and (request.method, request.key) == self.wanted:
+            self.is_done = True
+            Task(self.act).result()
+
+
+def test_a_claim_that_is_renewed_while_a_trim_is_under_way_stays() -> None:
+    """Let a lease end, and renew it before a trim's swap: the claim stands afterwards, and keeps its records."""
+    base, claims = MemoryObjectStore(), list[Claim]()
+
+    def renew() -> None:
+        claims.append(walkit.claim(base.client(), "reader", owner=claims[0].owner))
+
+    plan = Meanwhile(renew)
+    with walkit.open(base.client(plan), options=OPTIONS) as log:
+        for n in range(10):
+            log.append(b"%d" % n)
+        claims.append(walkit.claim(base.client(), "reader", 5, lease_s=1e-6))
+        plan.is_armed = True
+        assert log.trim(3) == 3 and plan.is_done
+        assert [(c.name, c.state) for c in log.claims()] == [("reader", "live")]
+        assert log.trim(10) == 4
+        claims[1].renew()
+
+
+def test_a_claim_that_moves_out_of_the_way_of_a_hard_cap_stays() -> None:
+    """Move a claim before the swap of a retention that passes it: it stands, above all that was dropped."""
+    base, claims = MemoryObjectStore(), list[Claim]()
+    plan = Meanwhile(lambda: claims[0].advance(log.acked_lsn - 3))
+    with walkit.open(base.client(plan), options=replace(OPTIONS, segment_bytes=64 << 10)) as log:
+        claims.append(walkit.claim(base.client(), "slow", 1))
+        for _ in range(120):
+            log.append(bytes(8000))
+        plan.is_armed = True
+        log.enforce_retention(walkit.Retention(hard_bytes_max=512 << 10))
+        assert plan.is_done and 1 < log.first_lsn < claims[0].first_lsn
+        claims[0].renew()
+        assert [(c.name, c.state) for c in log.claims()] == [("slow", "live")]
+
+
+def test_a_claim_of_another_owner_is_not_dated(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Give a claim that a fast clock wrote to another owner, before a trim corrects its time: the new one stands."""
+    base, claims = MemoryObjectStore(), list[Claim]()
+
+    def change() -> None:
+        claims[0].release()
+        claims.append(walkit.claim(base.client(), "reader", 2))
+
+    plan = Meanwhile(change)
+    with walkit.open(base.client(plan), options=OPTIONS) as log:
+        for n in range(10):
+            log.append(b"%d" % n)
+        with monkeypatch.context() as clock:
+            now_us = walkit.read.claim.now_us()  # type: ignore[attr-defined]
+            clock.setattr("walkit.read.claim.now_us", lambda: now_us + 60_000_000)
+            claims.append(walkit.claim(base.client(), "reader", 8))
+        plan.is_armed = True
+        assert log.trim(1) == 1 and plan.is_done and log.trim(10) == 1
+        assert [(c.first_lsn, c.owner) for c in log.claims()] == [(2, claims[1].owner.hex)]
+
+
+def ledger_of(base: MemoryObjectStore, epoch: int = 1) -> Ledger:
+    reads = PatientReads(base, lambda: Patience(0))
+    return Ledger(reads, Claims.decode(base.get(CLAIMS_KEY).data).log_id, epoch, pace_s=0)
+
+
+def named(claims: Claims) -> Claims:
+    """Return claims with a file of the first epoch, as a writer of it names one."""
+    return replace(claims, files={"s": ("files/s", 1)}) if claims.epoch == 1 else claims
+
+
+def claimed(ledger: Ledger) -> Callable[[], None]:
+    """Return a change of the draft by a consumer."""
+
+    def change() -> None:
+        ledger.draft = replace(ledger.draft, claims={"reader": "00"})
+
+    return change
+
+
+def test_a_flush_waits_for_a_change_that_another_turn_has_taken() -> None:
+    """Flush while another thread's put has the change, and let that put fail: the flush puts it."""
+    base, under_way, go = MemoryObjectStore(), threading.Event(), threading.Event()
+    walkit.open(base).close()
+
+    def plan(request: ObjectRequest) -> ObjectFault | None:
+        if request.method != "put_if_match" or under_way.is_set():
+            return None
+        under_way.set()
+        assert go.wait(20)
+        return ObjectFault(before=ObjectStoreError)
+
+    ledger = ledger_of(base.client(plan))
+    ledger.later(named)
+    other = Task(ledger.in_turn, claimed(ledger))
+    assert under_way.wait(20)
+    flushed = Task(ledger.flush)
+    go.set()
+    with pytest.raises(ObjectStoreError):
+        other.result()
+    flushed.result()
+    assert Claims.decode(base.get(CLAIMS_KEY).data).files == {"s": ("files/s", 1)}
+
+
+def test_a_flush_of_a_fenced_writer_fails_though_a_claim_took_its_change() -> None:
+    """Open again between a writer's change and a turn of its claims: the change is left out, and the flush says so."""
+    base = MemoryObjectStore()
+    walkit.open(base).close()
+    ledger = ledger_of(base)
+    ledger.later(named)
+    walkit.open(base).close()
+    ledger.in_turn(claimed(ledger))
+    with pytest.raises(LogFencedError):
+        ledger.flush()
+    assert not Claims.decode(base.get(CLAIMS_KEY).data).files
+
+
+@pytest.mark.parametrize("key", [CLAIMS_KEY, MANIFEST_KEY])
+def test_a_consumer_reads_manifest_and_claims_beside_a_compaction(key: str) -> None:
+    """Compact before the look of a consumer at either object: its manifest is one that a log can have."""
+    base = MemoryObjectStore()
+
+    def compact() -> None:
+        with walkit.Store.open(base.client(), replace(OPTIONS, segment_bytes=64 << 10)) as store:
+            for n in range(30):
+                store.put(b"hot", b"%d" % n + bytes(9000))
+            assert store.compact().records_after < 30
+
+    walkit.open(base).close()
+    plan = Meanwhile(compact, "get", key)
+    folder = folder_at(base.client(plan))
+    plan.is_armed = True
+    load_manifest(folder)
+    assert plan.is_done and load_manifest(folder).end.last_lsn == 30
