@@ -28,6 +28,9 @@ from walkit.errors import (
 )
 from walkit.format.checksum import crc32c
 from walkit.objects.layout import START, object_key
+from walkit.objects.view import ObjectEnd
+from walkit.record import to_datetime
+from walkit.spark.object_log import lsn_at
 from walkit.storage.object_memory import MemoryObjectStore, ObjectRequest
 
 DIRECTIONS = [("objects:log", "copy"), ("log", "objects:copy"), ("objects:log", "objects:copy")]
@@ -312,3 +315,20 @@ def test_a_compacted_log_of_object_storage_is_copied(tmp_path: Path) -> None:
     assert report.records < 120 and walkit.verify(tmp_path / "copy").ok
     with walkit.Store.open(tmp_path / "copy") as copied:
         assert dict(copied.items()) == wanted
+
+
+def test_a_copy_in_an_object_store_has_the_times_of_its_log(tmp_path: Path) -> None:
+    """Copy a log of several openings: each time finds the LSN that it finds in the source, and no record is old."""
+    source, target = MemoryObjectStore(), MemoryObjectStore()
+    fill(source, frames=6)
+    walkit.copy(source, target.client())
+    walkit.copy(source, tmp_path / "copy")
+    sealed_us = [frame.sealed_us for frame, _, _ in ObjectEnd(source).now().view.frames(1)]
+    for at_us in (sealed_us[0] - 1, *sealed_us, sealed_us[-1] + 1):
+        at = to_datetime(at_us)
+        assert at is not None
+        found = [lsn_at(ObjectEnd(store).now().view, at) for store in (source, target)]
+        assert found[0] == found[1] == walkit.lsn_at(tmp_path / "copy", at)
+    with walkit.open(target) as log:
+        log.append(b"own")
+        assert log.enforce_retention(walkit.Retention(age_s=3600)).records == 0 and log.first_lsn == 1

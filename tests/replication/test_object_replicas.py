@@ -26,7 +26,9 @@ from walkit.errors import (
     OptionsError,
 )
 from walkit.events import EventSink
+from walkit.format.frame import FrameHeader
 from walkit.objects.entrance import log_at
+from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.segments_folder import segments_folder
 from walkit.objects.view import ObjectEnd
 from walkit.replication import IdentityError, Primary, Replica, promote
@@ -211,7 +213,34 @@ def test_an_import_that_dies_before_any_request_goes_on() -> None:
         again.close()
         assert bytes_of(shown(store)) == wanted
         assert load_manifest(shown(store)).lineage == manifest.lineage
+        with walkit.open(store.client()) as own:  # what a failover does, needs every object of a log
+            assert own.append(b"own").first_lsn == acked_of(wanted) + 1
     assert number > 15, number
+
+
+def acked_of(frames: list[tuple[FrameHeader, bytes]]) -> int:
+    """Return the last LSN of frames."""
+    return max(header.last_lsn for header, _ in frames)
+
+
+def test_a_primary_that_died_with_puts_under_way_becomes_a_replica(tmp_path: Path) -> None:
+    """Leave bulks after a missing number, and follow a promoted copy there, twice: they are replaced."""
+    store = MemoryObjectStore()
+    with walkit.open(store.client()) as log:
+        for n in range(5):
+            log.append(b"%d" % n)
+    walkit.copy(store.client(), tmp_path / "copy")
+    last = BulkHeader.decode(store.get(object_key(6)).data, 6)
+    for ahead in (2, 3, 4):  # its writer acknowledged none of them: the one before is missing
+        body = store.get(object_key(6)).data[BULK_HEADER_BYTES:]
+        store.put_if_absent(object_key(6 + ahead), last._replace(number=6 + ahead).encode() + body)
+    with walkit.open(tmp_path / "copy", options=tiny(in_flight=1)) as log, Primary(log) as primary:
+        for _ in range(2):
+            with Replica(store.client(), primary.address) as replica:
+                for n in range(4):
+                    replica.wait_for(log.append(b"new-%d" % n), S)
+                assert not replica.status().error
+    assert frames_at(store) == frames_at(tmp_path / "copy") and walkit.verify(store).ok
 
 
 def dead_after(number: int) -> Plan:

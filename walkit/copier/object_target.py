@@ -26,6 +26,7 @@ from walkit.objects.layout import (
     UNFINISHED,
     Claims,
     LogPlace,
+    Stretches,
     frames_of,
     object_key,
     vouched_place,
@@ -110,7 +111,7 @@ class ObjectTarget:
                 raise self._exists()
         else:
             floor = Claims.decode(stored.data).floor
-        bulks = VerbatimBulks(reads, self._stored, floor)
+        bulks = VerbatimBulks(reads, log_id, Stretches(self._stored, floor))
         if bulks.read_on({epoch.number: epoch.id for epoch in manifest.lineage}, self._step) is not None:
             raise self._exists()
         return bulks

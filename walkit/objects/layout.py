@@ -461,6 +461,8 @@ class Stretches:
         self.place = place
         self.began: list[EpochRecord] = []
         """The epochs whose fences were taken."""
+        self.sealed_us = 0
+        """When the newest bulk was sealed, as its header says."""
         self._fences, self._segments = fences_of(manifest), list(manifest.segments)
         self._start, self._number, self._created_us = place, manifest.next_segment, created_us
         last = self._segments[-1] if self._segments else None
@@ -479,7 +481,7 @@ class Stretches:
             self._start = header.end
         elif self._start == self.place:
             self._created_us = header.sealed_us
-        self.place = header.end
+        self.place, self.sealed_us = header.end, header.sealed_us
 
     def begin(self, created_us: int) -> None:
         """Begin a segment after the place, unless the one before it is empty."""

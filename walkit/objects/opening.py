@@ -180,10 +180,27 @@ class Opening:
             tag = None if found is None else found.tag
             if put_own(self.reads, CLAIMS_KEY, after.encode(), tag) is not None:
                 break
-        self.claims, self.floor = after, after.floor
+        self._go_to_vouched(after)
+
+    def _go_to_vouched(self, claims: Claims) -> None:
+        self.claims, self.floor = claims, claims.floor
         self.taken = Stretches(self.manifest, max(vouched_place(self.manifest), self.floor))
         if self.place.number > self.floor.number:
             self._check_vouched()
+
+    def follow(self) -> None:
+        """Read the log to its end for one who continues it with what another log has, in the epochs of that."""
+        self.load()
+        self.epochs = epochs_of(self.manifest)
+        self.epoch = max(self.epochs, default=0)
+        found = self.reads.find(CLAIMS_KEY)
+        if found is None and not self.manifest.lineage:
+            # The process that made the manifest ended before it put this.
+            claims = Claims(log_id=self.manifest.log_id, nonce=self.epoch_id)
+            put_own(self.reads, CLAIMS_KEY, claims.encode(), None)
+        self._go_to_vouched(self.refuse_newer())
+        self.read_on()
+        self.look_after()
 
     def _claims_of(self, found: ObjectBytes) -> Claims:
         """Return claims and floor; LogFencedError if a newer opening has noted its epoch there."""
@@ -201,6 +218,7 @@ class Opening:
             raise foreign(object_key(header.number), self.location, self.place.lsn)
         if header is None or header.end != self.place:
             raise damaged(object_key(self.place.number), "is not the vouched end", self.place, header)
+        self.taken.sealed_us = header.sealed_us
         self.window_before = max(self.window_before, header.in_flight)
 
     # -- step 3

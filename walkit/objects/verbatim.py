@@ -8,10 +8,10 @@ from typing import Final
 
 from walkit.errors import LogFencedError
 from walkit.format.checksum import crc32c
-from walkit.format.frame import FrameIdentity
+from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES, align_up
-from walkit.format.manifest import EpochRecord, LogEnd, Manifest
-from walkit.objects.layout import BulkHeader, Fit, LogPlace, Stretches, follows, object_key
+from walkit.format.manifest import EpochRecord, LogEnd
+from walkit.objects.layout import BulkHeader, Fit, LogPlace, Stretches, follows, foreign, object_key
 from walkit.objects.requests import PatientReads, put_own
 from walkit.record import Buffer
 
@@ -21,10 +21,9 @@ FENCE_LIMITS: Final = (ALIGNMENT_BUFFERED, FRAME_HEADER_BYTES)
 class VerbatimBulks:
     """Puts bulks after a place, each when the one before is there. Used by one thread."""
 
-    def __init__(self, reads: PatientReads, manifest: Manifest, place: LogPlace) -> None:
-        """`manifest` knows the segments and the fences up to `place`."""
-        self.reads, self._log_id = reads, manifest.log_id
-        self.taken = Stretches(manifest, place)
+    def __init__(self, reads: PatientReads, log_id: int, taken: Stretches) -> None:
+        self.reads, self._log_id, self.taken = reads, log_id, taken
+        self._bulks = reads.bulks()
 
     @property
     def place(self) -> LogPlace:
@@ -33,7 +32,7 @@ class VerbatimBulks:
 
     def read_on(self, epochs: Mapping[int, int], step: Callable[[], object] = lambda: None) -> Fit | None:
         """Take the bulks that are there and follow; return how the first other one stands to the place, if any."""
-        with closing(self.reads.bulks().ahead(self.place.number + 1)) as following:
+        with closing(self._bulks.ahead(self.place.number + 1)) as following:
             for bulk in following:
                 fit = None if bulk is None else follows(bulk.header, self.place, self._log_id, epochs)
                 if bulk is None or fit is not Fit.FITS:
@@ -53,7 +52,7 @@ class VerbatimBulks:
             start_position=align_up(place.position, alignment),
             first_lsn=place.lsn + 1,
             promised_position=place.position,
-            sealed_us=0,
+            sealed_us=self.taken.sealed_us,
             body_bytes=0,
             records=0,
             span=0,
@@ -67,14 +66,24 @@ class VerbatimBulks:
     def put(self, header: BulkHeader, body: Buffer, records: int, end: LogEnd) -> None:
         """Put a bulk of these frames; it is there on return, and the place is its end.
 
-        LogFencedError if another writer's bulk is there; StorageError.
+        A stale bulk, which an older writer has put and nothing acknowledged, is replaced. LogFencedError if another
+        writer's bulk is there; DivergenceError, CorruptionError, StorageError.
         """
         span = end.last_lsn - header.first_lsn + 1
         facts = {"body_bytes": len(body), "body_crc": crc32c(body) if body else 0, "end_chain": end.chain}
+        if body:
+            facts["sealed_us"] = FrameHeader.parse(body).sealed_us
         header = header._replace(records=records, span=span, **facts)
         key, data = object_key(header.number), b"".join((header.encode(), body))
-        if put_own(self.reads, key, data, None) is None:
-            raise LogFencedError(self.reads.store.location, header.epoch)
+        location, tag = self.reads.store.location, None
+        while put_own(self.reads, key, data, tag) is None:
+            found = self._bulks.get(header.number)
+            if found is not None and found.header.log_id != self._log_id:
+                raise foreign(key, location, header.first_lsn)
+            # No bulk of an older epoch follows the fence of this one.
+            if found is not None and found.header.epoch >= header.epoch:
+                raise LogFencedError(location, found.header.epoch)
+            tag = None if found is None else found.tag
         self.taken.take(header)
 
     def begin_epochs(self, epochs: Iterable[EpochRecord]) -> None:

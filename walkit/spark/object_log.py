@@ -122,7 +122,10 @@ def lsn_at(view: ObjectView, time: datetime) -> int:
         middle = (low + high + 1) // 2
         begun = view.source.header(middle, view.first_lsn)
         low, high = (middle, high) if begun.sealed_us <= wanted_us else (low, middle - 1)
-    after = _place(view, low).lsn
+    # From its first frame on: a bulk of a copy has many, and fences after it have its time.
+    while low > view.floor.number and view.source.header(low, view.first_lsn).is_fence:
+        low -= 1
+    after = _place(view, max(low - 1, view.floor.number)).lsn
     for frame, _, _ in view.frames(after + 1, body=False):
         if frame.sealed_us > wanted_us:
             break

@@ -31,15 +31,7 @@ from walkit.format.layout import align_up
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime
 from walkit.objects.layout import (
-    CLAIMS_KEY,
     MANIFEST_KEY,
-    START,
-    Claims,
-    LogPlace,
-    damaged,
-    epochs_of,
-    object_key,
-    vouched_place,
 )
 from walkit.objects.object_sink import SAVE_OBJECTS
 from walkit.objects.opening import Opening
@@ -121,25 +113,13 @@ class ObjectImporter:
 
     def _open(self) -> None:
         opening = Opening(self._reads)
-        opening.load()
-        manifest, claims = opening.manifest, self._reads.find(CLAIMS_KEY)
-        floor = START if claims is None else Claims.decode(claims.data).floor
-        place = max(floor, vouched_place(manifest))
-        header = opening.bulks.header(place.number) if place.number > floor.number else None
-        if place.number > floor.number and (header is None or header.end != place):
-            raise damaged(object_key(place.number), "is not the vouched end", place, header)
-        self._begin(manifest, opening.manifest_tag, floor, place)
-
-    def _begin(self, manifest: Manifest, tag: str, floor: LogPlace, place: LogPlace) -> None:
-        self.current, self._tag, self._floor = manifest, tag, floor
-        self._bulks = VerbatimBulks(self._reads, manifest, place)
-        self._source = ObjectEnd(self.place)
-        fit = self._bulks.read_on(epochs_of(manifest))
-        if fit is not None:
-            raise damaged(self._bulks.place.key, fit.value, "a bulk that follows", fit.name)
+        opening.follow()
+        manifest, taken = opening.manifest, opening.taken
+        self._tag, self._floor = opening.manifest_tag, opening.floor
+        self._bulks, self._source = VerbatimBulks(self._reads, manifest.log_id, taken), ObjectEnd(self.place)
         # An import that died between a fence and the manifest with its epoch.
-        self.current = replace(manifest, lineage=(*manifest.lineage, *self._bulks.taken.began))
-        self.end, self.adopted = self._bulks.place.end, True
+        self.current = replace(manifest, lineage=(*manifest.lineage, *taken.began))
+        self.end, self.adopted = taken.place.end, True
         self.storage = segments_folder(self._look)
 
     def _look(self) -> ObjectView:
@@ -155,12 +135,10 @@ class ObjectImporter:
         if ack_order != "append":
             raise self._unsupported("a replica of a log that acknowledges in completion order")
         said = {**extra, **self._identity, "object": 0, "opening": []}
-        manifest, data = encoded(Manifest(log_id=log_id, created_us=created_us), self._nonce, said)
-        tag = put_own(self._reads, MANIFEST_KEY, data, None)
-        if tag is None:
+        _, data = encoded(Manifest(log_id=log_id, created_us=created_us), self._nonce, said)
+        if put_own(self._reads, MANIFEST_KEY, data, None) is None:
             raise LogFencedError(self.place.location, 0)
-        put_own(self._reads, CLAIMS_KEY, Claims(log_id=log_id, nonce=self._nonce).encode(), None)
-        self._begin(manifest, tag, START, START)
+        self._open()
 
     def keep_identity(self, identity: str) -> bool:
         """Keep the identity of this replica in the manifest, with its place: a copy of it is another's."""
