@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import count
 
 import pytest
 
+import walkit
 from tests.objects.made_log import MadeLog
 from tests.support.makers import flipped
+from tests.support.threads import Task
+from walkit.commit.policy import OneRecordPerFrame
 from walkit.errors import CorruptionError, DivergenceError, LogNotFoundError, SegmentMissingError
 from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.verify import examine_objects
 from walkit.recovery.scan_report import Verdict
 from walkit.storage.object_memory import MemoryObjectStore, ObjectRequest
+
+OPTIONS = walkit.LogOptions(segment_bytes=64 << 10, policy=OneRecordPerFrame())
 
 
 def made() -> MadeLog:
@@ -111,3 +117,58 @@ def test_bulks_put_during_a_check_leave_no_gap() -> None:
 
     report = examine_objects(log.store.client(plan), "verify")
     assert report.ok is True and report.last_lsn == 24 and not report.notes
+
+
+def filled(base: MemoryObjectStore) -> None:
+    with walkit.Store.open(base.client(), OPTIONS) as store:
+        for n in range(8):
+            store.put(b"hot", b"%d" % n + bytes(9000))
+
+
+def trimmed(base: MemoryObjectStore) -> None:
+    with walkit.Store.open(base.client(), OPTIONS) as store:
+        store.put(b"new", b"")
+        store.checkpoint()
+
+
+def compacted(base: MemoryObjectStore) -> None:
+    filled(base)
+    with walkit.Store.open(base.client(), OPTIONS) as store:
+        store.compact()
+
+
+@pytest.mark.parametrize("act", [trimmed, compacted])
+def test_a_log_is_ok_beside_a_trim_or_a_compaction(act: Callable[[MemoryObjectStore], None]) -> None:
+    """Trim or compact by another writer before each request of a verification: it finds no problem."""
+    for number in count():
+        base, done = MemoryObjectStore(), list[int]()
+        for make in (filled, compacted):
+            make(base)
+
+        def plan(
+            request: ObjectRequest,
+            number: int = number,
+            base: MemoryObjectStore = base,
+            done: list[int] = done,
+        ) -> None:
+            if request.number == number and not done:
+                done.append(number)
+                Task(act, base).result()
+
+        report = examine_objects(base.client(plan), "verify")
+        assert report.ok is True, (number, report.problems)
+        if not done:
+            break
+    assert number > 10
+
+
+def test_a_compacted_segment_that_is_gone_is_missing() -> None:
+    """Delete the object of a compacted segment: reader and verification say that it is missing, and name it."""
+    base = MemoryObjectStore()
+    compacted(base)
+    (key,) = (entry.key for entry in base.list_after("files") if entry.key.endswith(".segment"))
+    base.delete(key)
+    with walkit.open(base.client(), "r") as reader, pytest.raises(SegmentMissingError, match=key):
+        list(reader.read())
+    (problem,) = examine_objects(base.client(), "verify").problems
+    assert type(problem.error) is SegmentMissingError and key in str(problem)

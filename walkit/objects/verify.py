@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Literal, TypeAlias, cast
+from typing import Final, Literal, TypeAlias, cast
 
 from walkit._internal.arguments import check_progress
 from walkit._internal.text import counted
-from walkit.errors import CorruptionError, DivergenceError, ObjectMissingError
+from walkit.errors import CorruptionError, DivergenceError, GapError, ObjectMissingError, WalkitError
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FORMAT_VERSION
 from walkit.objects.bulks import Bulk
@@ -33,6 +33,8 @@ from walkit.recovery.verify import verify as verify_folder
 from walkit.storage.address import AnyPlace, Place
 from walkit.storage.object_store import ObjectStore
 
+LOOKS_MAX: Final = 8
+"""So often a log is read whose oldest records are dropped or compacted meanwhile."""
 Tool: TypeAlias = Literal["scan", "verify"]
 
 
@@ -80,9 +82,15 @@ def examine_objects(
     """Return the report on a log on object storage."""
     check_progress(progress, "(bulks read, bulks known)")
     began = time.perf_counter()
-    found = _Examination(ObjectEnd(store), progress, decode=tool == "verify")
-    found.read(bodies=bodies)
-    found.look_after()
+    for left in reversed(range(LOOKS_MAX)):
+        found = _Examination(ObjectEnd(store), progress, decode=tool == "verify")
+        try:
+            found.read(bodies=bodies)
+            found.look_after()
+            break
+        except GapError:  # a trim or a compaction was faster
+            if not left:
+                raise
     manifest, end = found.end.manifest, found.place
     intact = [r for r in found.ranges if r.verdict is Verdict.INTACT]
     return ScanReport(
@@ -145,9 +153,12 @@ class _Examination:
                 for found in view.span_frames(span, record.first_lsn, None) if bodies else ():
                     if self._decode and found is not None:
                         decode_frame(*found)
-            except ObjectMissingError:
-                raise self.end.gap(record.first_lsn) from None  # a compaction or a trim was faster
-            except (CorruptionError, DivergenceError) as error:
+            except (CorruptionError, DivergenceError, ObjectMissingError) as fault:
+                error: WalkitError = fault
+                if isinstance(fault, ObjectMissingError):
+                    error = self.end.file_gone(record.first_lsn, fault)
+                if not isinstance(error, CorruptionError | DivergenceError):
+                    raise error from fault
                 verdict, reason = verdict_of(error), str(error)
                 self.problems.append(Problem.of(error, segment=record.name, position=record.start_position))
             self.ranges.append(
@@ -175,6 +186,7 @@ class _Examination:
                         return None
                     self._take(bulk)
         except (CorruptionError, DivergenceError) as error:
+            self.end.refuse_trimmed(self.place.number + 1, self.place.lsn + 1)
             return error
         finally:
             self._go_to(self.place, Verdict.INTACT)
@@ -236,6 +248,7 @@ class _Examination:
                 if header is not None and header.log_id != self.end.manifest.log_id:
                     raise foreign(object_key(number), self.end.location, self.place.lsn + 1)
                 if header is not None and header.promised_position > self.place.position:
+                    self.end.refuse_trimmed(self.place.number + 1, self.place.lsn + 1)
                     raise self.end.missing(self.place.number + 1, self.place.lsn + 1)
                 unpromised += header is not None
         except (CorruptionError, DivergenceError) as error:

@@ -18,6 +18,7 @@ from walkit.errors import (
     ObjectMissingError,
     ObjectUnsupportedError,
     SegmentMissingError,
+    WalkitError,
 )
 from walkit.format.frame import FrameHeader
 from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_BYTES_LIMIT, IN_BULKS
@@ -85,9 +86,8 @@ class ObjectView(View):
         if self.files.spans and first <= min(last, self.floor.lsn):
             try:
                 yield from self.files.frames(first, min(last, self.floor.lsn), body=body)
-            except (GapError, ObjectMissingError) as error:  # replaced or dropped since the view was taken
-                self.source.look_at_floor()
-                raise self.source.gap(first) from error
+            except (GapError, ObjectMissingError) as error:
+                raise self.source.file_gone(first, error) from error
             first = self.floor.lsn + 1
         if first > last:
             return
@@ -380,6 +380,8 @@ class ObjectEnd:
             raise foreign(CLAIMS_KEY, self.location, 1)
         if claims.counter >= self.claims.counter:
             self.claims = claims
+        if claims.epoch > max((epoch.number for epoch in self.manifest.lineage), default=0):
+            self._read_manifest()  # files may be of an epoch that has begun since
         self.floor = max(self.floor, claims.floor)
         if self.floor.number > self._place.number:
             self._place = self.floor
@@ -413,10 +415,21 @@ class ObjectEnd:
             first_lost_lsn=wanted_lsn,
         )
 
-    def look_at_floor(self) -> None:
-        """Read the claims object, so that the next view has what compaction and trims have done."""
+    def file_gone(self, wanted_lsn: int, error: GapError | ObjectMissingError) -> WalkitError:
+        """Return the error for a file of a compaction that was not there: SegmentMissingError if it is still named."""
         with once(self._lock), self._lock:
             self._read_floor()
+        named = {key: name for name, (key, _) in self.claims.files.items()}
+        name = named.get(error.key or "") if isinstance(error, ObjectMissingError) else None
+        if name is None:
+            return self.gap(wanted_lsn)  # replaced or dropped since the view was taken
+        return SegmentMissingError(
+            f"the object {error.key} is missing from {self.location}: it is the segment {name}",
+            segment=name,
+            expected="an object",
+            found=None,
+            first_lost_lsn=wanted_lsn,
+        )
 
     def gap(self, wanted_lsn: int) -> GapError:
         """Return the error for records of an older view that were dropped or compacted since."""
