@@ -82,7 +82,7 @@ def test_a_claim_of_another_owner_is_not_dated(monkeypatch: pytest.MonkeyPatch) 
         for n in range(10):
             log.append(b"%d" % n)
         with monkeypatch.context() as clock:
-            now_us = walkit.read.claim.now_us()  # type: ignore[attr-defined]
+            now_us = walkit.read.claim.now_us()
             clock.setattr("walkit.read.claim.now_us", lambda: now_us + 60_000_000)
             claims.append(walkit.claim(base.client(), "reader", 8))
         plan.is_armed = True

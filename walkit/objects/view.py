@@ -420,11 +420,12 @@ class ObjectEnd:
         with once(self._lock), self._lock:
             self._read_floor()
         named = {key: name for name, (key, _) in self.claims.files.items()}
-        name = named.get(error.key or "") if isinstance(error, ObjectMissingError) else None
+        key = error.key if isinstance(error, ObjectMissingError) else ""
+        name = named.get(key)
         if name is None:
             return self.gap(wanted_lsn)  # replaced or dropped since the view was taken
         return SegmentMissingError(
-            f"the object {error.key} is missing from {self.location}: it is the segment {name}",
+            f"the object {key} is missing from {self.location}: it is the segment {name}",
             segment=name,
             expected="an object",
             found=None,
