@@ -1,4 +1,4 @@
-"""What Sphinx is told of the site: `make docs` copies the pages into one tree and builds it with this file.
+"""Configures Sphinx for the site: `make docs` copies the pages into one tree and builds it with this file.
 
 The pages are Markdown and notebooks (MyST), the reference is made of docstrings. Nothing is asked of a network: the
 theme, its fonts and its scripts come with the package, and links between projects (intersphinx) are off.
@@ -34,7 +34,7 @@ nb_ipywidgets_js: dict[str, Any] = {}
 nb_merge_streams = True
 nb_mime_priority_overrides = [("html", "text/html", 0)]
 
-# The reference: in the order of the source, with short names, and `words` in backticks lead to what they name.
+# The reference: in the order of the source, with short names, and names in backticks are links.
 default_role = "py:obj"
 add_module_names = False
 python_use_unqualified_type_names = True

@@ -1,4 +1,4 @@
-"""Fixtures for the tests of programs that use walkit: storage that crashes, and what a power cut can leave.
+"""Fixtures for the tests of programs that use walkit: storage that crashes, and the states that a power cut can leave.
 
 pytest loads this at each start where walkit is installed, so it imports nothing of walkit before a test asks for it.
 """
@@ -21,10 +21,10 @@ RANDOM_STATES = 8
 
 @pytest.fixture
 def walkit_crashing_storage() -> CrashingStorage:
-    """A new, empty storage in memory that keeps apart what is synced and what a power cut would take.
+    """A new, empty storage in memory that separates synced bytes from those that a power cut would take.
 
-    Give it to `walkit.open` or `walkit.Store.open` in the place of a path. `storage.crash(...)` returns what a power
-    cut at this moment leaves, `storage.process_kill()` what a killed process leaves; the storage itself continues.
+    Give it to `walkit.open` or `walkit.Store.open` instead of a path. `storage.crash(...)` returns a state that a power
+    cut at this moment leaves, `storage.process_kill()` that of a killed process; the storage itself continues.
     """
     from walkit.models import CrashingStorage
 
@@ -37,7 +37,7 @@ def walkit_crash_states() -> Callable[..., Iterator[CrashingStorage]]:
 
     `walkit_crash_states(storage, random=8, seed=0)`: first all that was not synced is gone, then all of it is kept,
     then `random` outcomes between the two, in which each change is kept, lost or torn by the seed. The same storage and
-    seed give the same states; `state.crash_report` says what became of each file.
+    seed give the same states; `state.crash_report` has the fate of each file.
     """
 
     def states(
