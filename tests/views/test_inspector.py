@@ -342,7 +342,7 @@ def test_text_that_cannot_be_searched_for_is_a_sentence(shell: Shell) -> None:
         page.find_by.value, page.wanted.value = by, text
         page.find.clicks += 1
         read(page)
-        assert f"is no {by}" in page.status.object, (by, page.status.object)
+        assert f"is not a valid {by}" in page.status.object, (by, page.status.object)
         assert page.outline is not None
 
 
