@@ -193,7 +193,7 @@ def explore(wish: dict[str, Any]) -> dict[str, Any]:
 def reach(tree: Path, sites: list[Site], budget: int) -> dict[str, list[str]]:
     """Explore walkit as it is, with beacons; return the scenarios that reach each site, by the site's name.
 
-    RuntimeError where a state breaks a rule: then the laboratory cannot tell a mutant.
+    RuntimeError if a state breaks a rule: then the laboratory cannot tell a mutant.
     """
     places: dict[tuple[str, int, str], int] = {}
     shown: list[Site] = []

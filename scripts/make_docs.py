@@ -287,7 +287,7 @@ def add_notebook(tree: Tree, notebook: Path, executed: Path | None) -> int:
 
 
 def build(source: Path, out: Path) -> None:
-    """Build the site of a source tree in `out`, replacing the one that is there; RuntimeError where Sphinx warns."""
+    """Build the site of a source tree in `out`, replacing the one that is there; RuntimeError if Sphinx warns."""
     from sphinx.cmd.build import build_main
 
     shutil.rmtree(out, ignore_errors=True)

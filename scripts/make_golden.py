@@ -386,7 +386,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 where a file differs")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if a file differs")
     check = parser.parse_args(arguments).check
     different = [path for path, data in targets().items() if not path.exists() or path.read_bytes() != data]
     for path in different:

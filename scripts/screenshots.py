@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Retake the screenshots of README.md: `make screenshots`. Real pages of the dashboard in a real browser.
 
-Beside them it records the names of the controls of each page: where a page has others today, a test says that the
-pictures are not current.
+Beside them it records the names of the controls of each page: if a page has others today, a test says that the pictures
+are not current.
 """
 
 from __future__ import annotations

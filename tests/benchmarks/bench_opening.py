@@ -12,7 +12,7 @@ compressed; `kinds` events, deletes, transactions, bundles and timestamps; `kill
 `epochs` opens the log again every 250 frames; `holes` loses every 100th frame; `compacted` has lost most of its records
 to compaction. In `alternating` every other frame is compressed, in `lone_packed` and `lone_plain` one of 500, in
 `packed` all; `threshold` has values about the size from which compression is tried, and `dictionaries` bundles of a
-dictionary column. "First open" is that after a kill, or with policy "salvage". Exit 1 where the growth of `Store.open`
+dictionary column. "First open" is that after a kill, or with policy "salvage". Exit 1 if the growth of `Store.open`
 or `verify`, or a codec's share of `Store.open`, is above what was given, or a record is missing.
 """
 

@@ -60,7 +60,7 @@ class Caller:
         self.identity = mint()
         self.ended = threading.Event()
         self.status = ""
-        """How gRPC ended the call; "" where it ended in order, or goes on."""
+        """How gRPC ended the call; "" if it ended in order, or goes on."""
         if reads:
             threading.Thread(target=self._listen, daemon=True).start()
 

@@ -181,7 +181,7 @@ class Round:
 
 
 def durable_lsn(folder: Path) -> int:
-    """The last LSN that a replica has published; 0 where it has nothing yet, or its log is being replaced."""
+    """The last LSN that a replica has published; 0 if it has nothing yet, or its log is being replaced."""
     try:
         return StoredSource(FileStorage(str(folder))).durable()[0]
     except (CorruptionError, GapError, LogNotFoundError, StorageError):

@@ -22,7 +22,7 @@ from walkit.store import Store
 
 WAIT_S = 30.0
 Session = tuple[str, str, int]
-"""A session, the key of its replica, and the LSN that it acknowledges; -1 where the session ends."""
+"""A session, the key of its replica, and the LSN that it acknowledges; -1 if the session ends."""
 
 
 def acks_of(primary: Primary) -> AckStatus:

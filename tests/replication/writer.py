@@ -90,7 +90,7 @@ def serve(path: str, address: str) -> None:
 
 
 def follow(address: str, storage: Storage, rewind: bool = False) -> None:
-    """Follow a primary into a storage until SIGTERM; RuntimeError where replication ends by itself."""
+    """Follow a primary into a storage until SIGTERM; RuntimeError if replication ends by itself."""
     ending = Ending()
     with Replica(storage, address, options=OPTIONS, backoff=Backoff(5.0, 50.0), rewind=rewind) as replica:
         while not ending.over:

@@ -120,7 +120,7 @@ class Flight:
     ) -> CrashingStorage:
         """Return what is on the disk when these of the flying frames came to it whole; of the others `damage` of them.
 
-        The durable slot says that the first `marked` frames are durable; None where a power cut took it.
+        The durable slot says that the first `marked` frames are durable; None if a power cut took it.
         """
         storage = CrashingStorage()
         storage.create()

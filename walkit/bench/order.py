@@ -2,7 +2,7 @@
 
 Closed loops of threads, one record a call, on a fresh log for each measurement. Both orders are measured right after
 each other, round after round, and a ratio is taken within its round: what drifts, drifts for both. Shown is the median
-of the ratios. Beside it is the mean number of frames in flight: where that is one, nothing is ordered.
+of the ratios. Beside it is the mean number of frames in flight: if that is one, nothing is ordered.
 """
 
 from __future__ import annotations
@@ -131,7 +131,7 @@ def bench_order(
 ) -> OrderReport:
     """Measure both orders for every load: on the disk that `path` is on, on it as slow as each model, in virtual time.
 
-    `policies` by the names that `policy_named` knows. `direct_io` writes past the page cache where the place takes it;
+    `policies` by the names that `policy_named` knows. `direct_io` writes past the page cache if the place supports it;
     a modelled device in real time (`ThrottledStorage`) is written through it. Each measurement takes `seconds` and a
     tenth more: `2 * rounds * len(writers) * len(policies) * (1 + len(models))` of them. Nothing is left in `path`
     (default: the folder for temporary files). Blocks; OptionsError for what cannot be, and raises what the log raises.

@@ -37,7 +37,7 @@ CACHES = ("warm", "cold")
 PEERS = ("leveldb", "rocksdb", "sqlite")
 READ_BYTES = 1 << 20
 KEYS_SHARE = 10
-"""Operations for each key, where the number of keys is not given."""
+"""Operations per key, if the number of keys is not given."""
 
 
 def bench_recovery(

@@ -53,7 +53,7 @@ class ReplicationReport(TableReport):
     alone_per_s: float
     """Appending without a replica."""
     alone_slices_per_s: tuple[float, float]
-    """The slowest and the fastest slice of it: where these are far apart, so may be all else."""
+    """The slowest and the fastest slice of it: if these are far apart, so may be all else."""
     with_replica_per_s: float
     """Appending while a replica follows."""
     with_replica_slices_per_s: tuple[float, float]

@@ -45,7 +45,7 @@ def bench_spark(
     `records` is the size of a log, or several sizes: then what a record costs is compared, too. `queries` are some of
     `GROUPS`. `master` is Spark's, for a session that is started here; an active one is used as it is, and one that is
     started stays. `path` is a folder to work in (default: the folder for temporary files); nothing is left in it.
-    Raises OptionsError, and what starting Spark raises; WalkitError where what is compared gives different answers.
+    Raises OptionsError, and the errors of starting Spark; WalkitError if the compared ways give different answers.
     """
     sizes = (records,) if isinstance(records, int) else tuple(sorted(set(records)))
     for name, value in (

@@ -61,7 +61,7 @@ def _row(
 ) -> BenchRow:
     """Make a row of the records acknowledged between two marks: (time in ns, the log's metrics).
 
-    `records` says how many there were, where the samples are not of all.
+    `records` is their number, if not all have a sample.
     """
     (start_ns, before), (end_ns, after) = marks
     began, ended, counts = np.concatenate([np.stack(r.samples()) for r in recorders], axis=1)

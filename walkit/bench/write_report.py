@@ -58,7 +58,7 @@ class BenchRow:
     all_per_s: tuple[float, ...] = ()
     """Records per second of every run of this measurement; the row is the run of the median."""
     cpu_s: float | None = None
-    """Processor seconds that virtual time took for it; None where time was real."""
+    """Processor seconds that virtual time took for it; None if time was real."""
     cpu_us: float | None = None
     """On object storage: processor time of this process for each record, or PUT, in microseconds."""
     puts_per_record: float | None = None
@@ -66,7 +66,7 @@ class BenchRow:
 
     @property
     def times_real(self) -> float | None:
-        """How much faster than real time virtual time went, by processor time; None where time was real."""
+        """How much faster than real time virtual time went, by processor time; None if time was real."""
         return self.seconds / self.cpu_s if self.cpu_s else None
 
     @property
@@ -144,7 +144,7 @@ class BenchReport(TableReport):
     runs: int = 1
     """How often everything was measured; each row is the run of its median."""
     model: str | None = None
-    """The modelled device, where all of it is virtual time."""
+    """The modelled device, if all of it is virtual time."""
     crash_verdicts: dict[str, str] = field(default_factory=dict)
     """Results of exploring crashes, by the way of writing; empty if not explored."""
 

@@ -164,7 +164,7 @@ def _add_salvage(commands: Any) -> None:
         commands,
         "salvage",
         "make a folder of a damaged log on object storage",
-        "; it has every intact frame, and the objects stay as they are; exits 1 where something promised is given up",
+        "; it has every intact frame, and the objects stay as they are; exits 1 if something promised is given up",
         "walkit salvage s3://bucket/orders orders.log",
         "walkit.cli.look:salvage",
     )

@@ -68,7 +68,7 @@ def bench_order(args: argparse.Namespace) -> int:
 
 
 def bench_recovery(args: argparse.Namespace) -> int:
-    """Measure recoveries, beside plain reading; 1 where something that was written is missing."""
+    """Measure recoveries, beside plain reading; 1 if something that was written is missing."""
     from walkit.bench.recovery import bench_recovery as measure
 
     report = measure(**_asked(args), progress=_shows_bar(args))

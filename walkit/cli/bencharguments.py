@@ -12,8 +12,8 @@ OUT_HELP = "save it there: FILE.parquet gets the rows, for pandas; with --json, 
 CACHES = ("warm", "cold")
 ORDERS = ("append", "completion")
 BYTES_OF_A_VALUE = "bytes of a value"
-MEASURE_THERE = "where to measure (default: the temporary folder)"
-WORK_THERE = "where to work (default: the temporary folder)"
+MEASURE_THERE = "the folder to measure in (default: the temporary folder)"
+WORK_THERE = "the folder to work in (default: the temporary folder)"
 
 
 def add_bench(commands: Any) -> None:
@@ -43,14 +43,14 @@ def _add_write(kinds: Any) -> argparse.ArgumentParser:
         "--writers",
         values.counts,
         None,
-        "threads (default: 1,8,64; those of --outstanding where it is given)",
+        "threads (default: 1,8,64; those of --outstanding if it is given)",
     )
     add_option(
         parser,
         "--tasks",
         values.counts,
         None,
-        "asyncio tasks (default: 64; none with --model; those of --outstanding where it is given)",
+        "asyncio tasks (default: 64; none with --model; those of --outstanding if it is given)",
     )
     parser.add_argument(
         "--outstanding",
@@ -164,7 +164,7 @@ def _add_recovery(kinds: Any) -> argparse.ArgumentParser:
         kinds,
         "recovery",
         "measure opening after a kill: verify, log, Store",
-        ", for every combination, beside plainly reading the same bytes; exit code 1 where something is missing. "
+        ", for every combination, beside plainly reading the same bytes; exit code 1 if something is missing. "
         "The full size: --operations 10000000 --keys 1000000 --frame-records 10000 --checkpoint-age 1",
         "walkit bench recovery --operations 100000 --frame-records 300 --json",
         "walkit.cli.bench:bench_recovery",

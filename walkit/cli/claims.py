@@ -13,7 +13,7 @@ from walkit.segments.manifest_store import load_manifest
 
 
 def claims(args: argparse.Namespace) -> int:
-    """List the claims on a log, having dropped one where asked. Returns 1 for one that is not there or not readable."""
+    """List the claims on a log, after dropping one on request. Returns 1 for one that is not there or not readable."""
     storage = folder_at(args.log)
     dropped = None if args.drop is None else drop_claim(storage, args.drop)
     found = claim_facts(storage, load_manifest(storage))

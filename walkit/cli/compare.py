@@ -43,7 +43,7 @@ class _Side(NamedTuple):
 
 
 def compare(args: argparse.Namespace) -> int:
-    """Print how two states differ, and save the rows where asked. Returns 0 for equal states, 1 for different ones.
+    """Print how two states differ, and save the rows on request. Returns 0 for equal states, 1 for different ones.
 
     A log that is damaged cannot be compared: 3, so that 1 has one meaning.
     """
@@ -151,7 +151,7 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
 
 
 def _cell(data: bytes | None, *, live: bool = True) -> str:
-    """Return bytes as a person may read them: text where it can be printed, else hexadecimal; cut where long."""
+    """Return bytes as a person may read them: text if it can be printed, else hexadecimal; cut if long."""
     if data is None:
         return "(no value)" if live else ""
     text, encoding = as_text(data)

@@ -29,7 +29,7 @@ def add_crashtest(commands: Any) -> None:
         "cut the power at each moment and judge what that may leave",
         ": a scenario is run, and each state that a cut leaves is recovered and judged by rules. Everything is in "
         "memory, on a model of the page cache. Exit "
-        "code 1 where a state breaks a rule: it is printed as small as it can be made, with the code that makes it "
+        "code 1 if a state breaks a rule: it is printed as small as it can be made, with the code that makes it "
         "again",
         "walkit crashtest --scenario append --profile ext4-ordered --budget 500",
         crashtest,
@@ -68,7 +68,7 @@ def add_crashtest(commands: Any) -> None:
 
 
 def crashtest(args: argparse.Namespace) -> int:
-    """Explore the scenarios, and print what came of them; 1 where a state breaks a rule."""
+    """Explore the scenarios, and print the results; 1 if a state breaks a rule."""
     if args.list:
         _list(args)
         return 0

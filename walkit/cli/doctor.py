@@ -33,7 +33,7 @@ def add_doctor(commands: Any) -> None:
 
 
 def doctor(args: argparse.Namespace) -> int:
-    """Look, and print what was found; 1 where something is wrong."""
+    """Check the machine, and print the findings; 1 if something is wrong."""
     from walkit.measure.health import doctor as look
 
     shown = sys.stderr.isatty()

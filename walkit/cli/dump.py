@@ -150,7 +150,7 @@ def _time(microseconds: int) -> str | int:
 
 
 def as_text(data: bytes) -> tuple[str, str]:
-    """Return (text, "text") where the bytes are UTF-8, else (base64, "base64")."""
+    """Return (text, "text") if the bytes are UTF-8, else (base64, "base64")."""
     try:
         return data.decode(), "text"
     except UnicodeDecodeError:

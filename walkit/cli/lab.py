@@ -37,7 +37,7 @@ def launcher() -> dict[str, Any]:
 
 
 def short_socket() -> str | None:
-    """Return a path for the dashboard's socket in a private folder of its own; None where the proxy's path will do.
+    """Return a path for the dashboard's socket in a private folder of its own; None if the proxy's path will do.
 
     A long TMPDIR, as clusters and test runners have, makes the proxy's own path longer than a Unix socket's may be.
     The folder is removed when this process ends.

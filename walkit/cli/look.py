@@ -49,7 +49,7 @@ def inspect(args: argparse.Namespace) -> int:
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Check everything. Returns 1 where something promised is not in order."""
+    """Check everything. Returns 1 if something promised is not in order."""
     with bar(f"verify {args.log}") as progress:
         report = verify_log(args.log, progress=progress)
 
@@ -68,7 +68,7 @@ WAYS_ON = (
 
 
 def repair(args: argparse.Namespace) -> int:
-    """Repair a log. Returns 1 where something that was promised had to be given up; a refusal exits with 1, too."""
+    """Repair a log. Returns 1 if something that was promised had to be given up; a refusal exits with 1, too."""
     try:
         with bar(f"repair {args.log}") as progress:
             report = repair_log(
@@ -84,7 +84,7 @@ def repair(args: argparse.Namespace) -> int:
 
 
 def salvage(args: argparse.Namespace) -> int:
-    """Salvage a log on object storage. Returns 1 where something that was promised had to be given up."""
+    """Salvage a log on object storage. Returns 1 if something that was promised had to be given up."""
     with bar(f"salvage {args.url}") as progress:
         report = salvage_log(args.url, args.target, progress)
     publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)

@@ -113,7 +113,7 @@ def _follow_delta(args: argparse.Namespace) -> int:
 
 
 def heal(args: argparse.Namespace) -> int:
-    """Heal a damaged log from a peer. Returns 1 where damage is left."""
+    """Heal a damaged log from a peer. Returns 1 if damage is left."""
     if args.policy is not None:
         raise UsageError("--policy decides what to give up, and --from gives nothing up: take one of them")
     with quiet_grpc():
@@ -183,7 +183,7 @@ def add_client_options(parser: argparse.ArgumentParser) -> None:
         help="the same, of these authorities, in PEM; implies --tls, as the next ones do",
     )
     parser.add_argument(
-        "--tls-certificate", metavar="FILE", help="show this certificate, where the primary asks for one"
+        "--tls-certificate", metavar="FILE", help="show this certificate, if the primary requires one"
     )
     parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key")
     parser.add_argument(

@@ -14,7 +14,7 @@ TOKEN_BYTES_MAX = 4096
 
 
 class _RefuseToken(argparse.Action):
-    """Say where a token belongs, and not what it is."""
+    """Name the right place for a token, without repeating it."""
 
     def __call__(
         self,

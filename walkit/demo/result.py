@@ -56,7 +56,7 @@ def verdict_html(result: DemoResult) -> str:
 
 
 def place_html(result: DemoResult) -> str:
-    """Return where the logs are, with a warning where a sync means nothing there."""
+    """Return the logs' place, with a warning if a sync means nothing there."""
     run = result.drive or result.killed
     system = None if run is None else run.machine.file_system
     if system is None:

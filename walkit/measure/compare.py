@@ -92,12 +92,12 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
 
 
 def settings_of(run: Run) -> str:
-    """Return as one text what two Runs have in common where one repeats the other; see read_runs."""
+    """Return as one text the settings that two Runs share if one repeats the other; see read_runs."""
     return _settings(run, _flat(run.options, "option."), _flat(_machine(run), "machine."))
 
 
 def _settings(run: Run, options: dict[str, Plain], machine: dict[str, Plain]) -> str:
-    """Return what two runs have in common where one repeats the other."""
+    """Return the settings that two runs share if one repeats the other."""
     given = {path: value for path, value in options.items() if path.rpartition(".")[2] != "seed"}
     labels = {
         name: value for name, value in run.labels.items() if name != "round" and not isinstance(value, float)

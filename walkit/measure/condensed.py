@@ -1,4 +1,4 @@
-"""A series of any length in bounded memory: where it is full, neighbours are joined, and all of it stays covered."""
+"""A series of any length in bounded memory: when it is full, neighbours are joined, and all of it stays covered."""
 
 from __future__ import annotations
 

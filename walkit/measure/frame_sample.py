@@ -36,7 +36,7 @@ class FrameSample(NamedTuple):
     began_ns: Int64Array
     """When its write began."""
     written_ns: Int64Array
-    """When its write had ended; where each write is synced, its sync too."""
+    """When its write had ended; with its sync, if each write is synced."""
     synced_ns: Int64Array
     """When it was on stable storage; -1: not yet when the sample was taken."""
     acked_ns: Int64Array

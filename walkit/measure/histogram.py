@@ -48,7 +48,7 @@ class LatencyHistogram:
     """How many records took how long. Immutable; every answer is in nanoseconds, within 0.1 %.
 
     Of an empty histogram every statistic is nan and `count` is 0. Equal if every bucket is equal. Safe to
-    share between threads; picklable. Raises MissingExtraError where `hdrhistogram` is not installed.
+    share between threads; picklable. Raises MissingExtraError if `hdrhistogram` is not installed.
     """
 
     __slots__ = ("_hdr",)
@@ -166,7 +166,7 @@ class LatencyHistogram:
     def counts_between(self, edges_ns: npt.ArrayLike) -> Int64Array:
         """Return how many records lie between one edge and the next, one fewer than edges; rising, in ns.
 
-        What lies outside counts in the first and the last. A record counts where the middle of its bucket is.
+        Values outside count in the first and the last. A record counts at the middle of its bucket.
         """
         edges = np.asarray(edges_ns, dtype=np.float64)
         low_ns, high_ns, records = self.buckets()

@@ -1,4 +1,4 @@
-"""Offered load: what an open loop asked for, whether it was kept up with, and where that ends."""
+"""Offered load: the rate of an open loop, whether it was kept up with, and the highest such rate."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class MachineFacts:
     """Cores this process may run on."""
     memory_bytes: int | None = None
     virtual: bool | None = None
-    """True where the processor says it runs under a hypervisor."""
+    """True if the processor says it runs under a hypervisor."""
     kernel: str | None = None
     python: str | None = None
     file_system: FileSystemFacts | None = None

@@ -45,7 +45,7 @@ class RunEvent(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FrameSummary:
-    """The frames that the records of a run went into. Quantiles: None where single frames were not seen."""
+    """The frames that the records of a run went into. Quantiles: None if single frames were not seen."""
 
     frames: int
     records: int

@@ -21,7 +21,7 @@ def run_of(
 ) -> Run:
     """Return the Run of facts as JSON has them; `baseline` holds the latencies of the raw device, if it was measured.
 
-    KeyError, TypeError or ValueError where facts are missing or of another kind.
+    KeyError, TypeError or ValueError if facts are missing or of another kind.
     """
     machine = dict(facts["machine"])
     if machine["file_system"]:

@@ -45,7 +45,7 @@ LABELS_MAX = 5
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 PANEL_PX, AROUND_PX = 190, 130
 BAR_WIDTH = 0.9
-"""Of the distance between two points. plotly would make bars wider where points of their kind are rare."""
+"""Share of the distance between two points. plotly would make bars wider if points of their kind are rare."""
 
 
 def crash_states(explored: Exploration | Sequence[Exploration], *, theme: Theme = None) -> Figure:

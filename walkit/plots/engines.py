@@ -24,7 +24,7 @@ def engine_times(
     """Draw the median seconds of each engine over the number of records, with the spread; both axes are logarithmic.
 
     `seconds` are those of each round, by engine and by records, or by another `unit`. `title` is HTML.
-    ValueError where an engine has none.
+    ValueError if an engine has none.
     """
     if not seconds or any(not sizes or not all(map(len, sizes.values())) for sizes in seconds.values()):
         raise ValueError("give the seconds of at least one round for each engine and size")

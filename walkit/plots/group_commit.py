@@ -40,7 +40,7 @@ def group_commit(
 
     Runs of one name are a series, a colour. x is the number of writers (label `writers`) of closed-loop runs, the calls
     a second that were offered of open-loop ones. Several runs of a series at one x are a point: their median, with a
-    whisker for their spread. A dotted line is the raw device's rate of writes where runs have a baseline (the median).
+    whisker for their spread. A dotted line is the raw device's rate of writes if runs have a baseline (the median).
     `theory` has by name points (x, frames/s, records in a frame): a grey broken line over the others. Axes are
     logarithmic, except that of frames/s, which begins at 0. ValueError without a run that has frames, or with loops of
     both kinds.

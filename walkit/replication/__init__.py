@@ -5,10 +5,10 @@ frames on the primary's stable storage are sent; the first difference of two his
 
 The room has eight parts. Each knows itself and those before it; `commands` beside them runs `serve` and `follow`:
 
-- `protocol` is what both sides say: messages and their bytes, frames on their way, lineage, identity, and the checks;
+- `protocol` is shared by both sides: messages and their bytes, frames on their way, lineage, identity, and the checks;
 - `core` has the two state machines, `Publisher` and `Subscriber`, without I/O, threads or a clock;
 - `transport` is gRPC: addresses, TLS, tokens, the calls of a primary, a replica's connection to one;
-- `logs` has what a publisher reads its frames from, and the imported log of a replica;
+- `logs` has a publisher's sources of frames, and the imported log of a replica;
 - `delta` is delta poll, both sides of it; `polls`, `session`, `buffer`, `poller` and `replayer` are its cores;
 - `primary` serves: a session around each publisher, with claims, identities and the plans of bootstraps;
 - `replica` follows: the loop around the subscriber, the store that it feeds, rewind and promotion;
@@ -16,20 +16,20 @@ The room has eight parts. Each knows itself and those before it; `commands` besi
 
 A bootstrap of a replica is a copy by `walkit.copier`; only the link is here.
 
-A primary and a replica are what people start. Publisher and subscriber are the state machines that speak for them; a
-shell around each (`Session`, `ReplicaLoop`) passes events in by method calls and performs the steps that come out.
+A program starts a primary or a replica. Publisher and subscriber are the state machines of their protocol; a shell
+around each (`Session`, `ReplicaLoop`) passes events in by method calls and performs the steps that come out.
 
 The way of a frame from the primary's commit to the replica's acknowledgement:
 
 1. `logs/source.py`: a commit, or another process's durable slot, makes it durable; `Source.watch` wakes the session.
-2. `primary/session.py`: `Session.run` reads how far the source is durable, and says it to the publisher.
-3. `core/publisher.py`: `source_moved` answers with a step `Read` where the window of bytes in flight has room.
+2. `primary/session.py`: `Session.run` reads how far the source is durable, and passes it to the publisher.
+3. `core/publisher.py`: `source_moved` answers with a step `Read` if the window of bytes in flight has room.
 4. `primary/frame_reader.py`: `FrameReader.read` walks and checks whole frames and makes one `FrameRun` of them
    (`protocol/frame_run.py`); `primary/shared_runs.py` keeps it for other sessions.
 5. `core/publisher.py`: `frames` makes a message of the run, to be sent (`core/answers.py`: `batch_of`).
 6. `primary/session.py`: `Session.run` yields its bytes to gRPC (`protocol/wire.py`: `encode_from_publisher`).
-7. `transport/connection.py`: the receiving thread decodes it, bounds what waits, and wakes the replica's loop.
-8. `core/subscriber.py`: `receive` checks that it follows what is there (`protocol/checks.py`: `checked_run`), and
+7. `transport/connection.py`: the receiving thread decodes it, bounds the queue, and wakes the replica's loop.
+8. `core/subscriber.py`: `receive` checks that it follows the log's end (`protocol/checks.py`: `checked_run`), and
    answers with a step `Import`; a gap is answered with a `Nack`.
 9. `replica/loop.py`: runs that came quickly are joined, and `_import_queued` imports them.
 10. `logs/imported_log.py`: `import_run` goes to `logs/importer.py`, whose `logs/imported_segments.py` writes the

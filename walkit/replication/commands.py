@@ -113,7 +113,7 @@ def follow_delta(
 ) -> int:
     """Follow a log of this machine by delta poll, with checkpoints in a folder, printing the status when it changes.
 
-    3 where the reader has failed. `show` is as for `follow`.
+    3 if the reader has failed. `show` is as for `follow`.
     """
     with (
         _until_told() as over,
@@ -138,7 +138,7 @@ def _awaited(log: Place, opened: Callable[[], Primary], over: WakeEvent) -> Prim
 
 
 def _report(over: WakeEvent, peer: Replica | DeltaReader, title: str, show: Show | None) -> int:
-    """Print what a peer does, until a signal ends it or it fails."""
+    """Print a peer's status, until a signal ends it or it fails."""
     _say(title, sys.stdout if show is None else sys.stderr)
     shown: object = None
     shown_at = 0.0

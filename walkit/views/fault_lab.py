@@ -300,7 +300,7 @@ def _copied(path: Path, what: str) -> Path:
 def opened(
     storage: Storage, options: LogOptions, path: Path | None = None, events: EventCallback | None = None
 ) -> Outcome:
-    """Open a log, close it, and return what that did; `path` is where to look at a log that opening refuses."""
+    """Open a log, close it, and return the outcome; `path` is the log to examine if opening refuses."""
     try:
         with open_log(storage=storage, options=options, events=events) as log:
             return recovered(log.recovery, first_position(log))
@@ -335,7 +335,7 @@ def append_until(log: WriteAheadLog, records: int) -> None:
 
 
 def fail_append(log: WriteAheadLog, attempts: int = 1) -> WalkitError:
-    """Append to a log whose storage fails, and return its error. OptionsError where so many attempts do not fail."""
+    """Append to a log whose storage fails, and return its error. OptionsError if so many attempts do not fail."""
     try:
         for _ in range(attempts):
             log.append_many([VALUE] * BUNDLE)

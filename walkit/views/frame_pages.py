@@ -57,7 +57,7 @@ class FramePage:
     line: SegmentLine
     items: tuple[Item, ...]
     next_position: int | None
-    """Where the next page begins; None where the segment ends."""
+    """Where the next page begins; None if the segment ends."""
 
     @property
     def first_position(self) -> int:
@@ -67,14 +67,14 @@ class FramePage:
 
 @dataclass(frozen=True, kw_only=True)
 class FrameView:
-    """One frame, or what stands where one should."""
+    """One frame, or the damage in its place."""
 
     line: SegmentLine
     position: int
     data: bytes
     """The frame's bytes; of one that is too large its header alone, of damage the first bytes."""
     header: FrameHeader | None
-    """None where the header cannot be trusted."""
+    """None if the header cannot be trusted."""
     verdict: str
     """The checks and their result, as a sentence."""
     intact: bool | None
@@ -163,7 +163,7 @@ def page_from(outline: Outline, line: SegmentLine, position: int, job: Job) -> F
 
 
 def page_before(outline: Outline, line: SegmentLine, position: int, job: Job) -> FramePage:
-    """Return the page of the frames that end at `position`, fewer only where the segment begins."""
+    """Return the page of the frames that end at `position`, fewer only at the segment's beginning."""
     with opened(outline, line) as frames:
         starts = frames.starts(position - 1)
         back = 1

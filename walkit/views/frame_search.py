@@ -72,8 +72,8 @@ def find_lsn(outline: Outline, lsn: int, job: Job) -> int:
 def find_time(outline: Outline, when: datetime, job: Job) -> int:
     """Return the position of the first frame that was sealed at `when` or later, or raise OptionsError.
 
-    It goes by the clock of the writer's machine, as the frames' headers have it; where that was set back, a frame
-    before the one that is found may be later.
+    It goes by the clock of the writer's machine, as the frames' headers have it; if that was set back, a frame before
+    the one that is found may be later.
     """
     wanted = round(when.timestamp() * 1_000_000)
     used = [line for line in outline.segments if line.end_position > line.start_position]
@@ -183,7 +183,7 @@ def _sealed_us(frames: SegmentFrames, position: int) -> int | None:
 
 
 def _created_us(outline: Outline, line: SegmentLine) -> int:
-    """Return when a segment was made, microseconds since 1970; 0 where that is not known."""
+    """Return when a segment was made, microseconds since 1970; 0 if that is not known."""
     if line.record.created_us:
         return line.record.created_us
     with opened(outline, line) as frames:

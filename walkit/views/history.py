@@ -43,8 +43,8 @@ def detail_of(latency: LatencyHistogram | None, frames: FrameSample | None) -> D
 class History:
     """The newest points and events. Memory is bounded, however long something is watched. Used by one thread.
 
-    Beside each point stand what single latencies and frames were seen in its interval, where the source tells them.
-    `whole_series` covers all of the time in a bounded number of points.
+    Each point has the latencies and frames seen in its interval, if the source has them. `whole_series` covers all of
+    the time in a bounded number of points.
     """
 
     def __init__(self, points_max: int = POINTS_MAX, events_max: int = EVENTS_MAX) -> None:

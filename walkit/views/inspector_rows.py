@@ -73,7 +73,7 @@ def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
     return [
         ("state", outline.state, states[outline.state]),
         ("LSN", lsns, "what a reader sees now"),
-        ("end position", end, "where the last frame that a reader sees ends"),
+        ("end position", end, "end of the last frame that a reader sees"),
         (
             ("segments", f"{len(outline.segments):,}", "files that the manifest names")
             if outline.objects is None
@@ -185,7 +185,7 @@ def _details(title: str, content: Markup, *, opened: bool = False) -> Markup:
 
 
 def bytes_words(data: bytes | None) -> str:
-    """Return a key or value as a person reads it: text where it is printable, else hex; cut after some bytes."""
+    """Return a key or value as a person reads it: text if it is printable, else hex; cut after some bytes."""
     if data is None:
         return "absent"
     part, more = data[:SHOWN_BYTES], "…" if len(data) > SHOWN_BYTES else ""

@@ -69,7 +69,7 @@ def preview_html(report: StepReport) -> str:
     straddling = (
         ""
         if found.straddling is None
-        else f" Segment {found.straddling.name} straddles it: it is copied where at least half of it is waste, unless "
+        else f" Segment {found.straddling.name} straddles it: it is copied if at least half of it is waste, unless "
         "it is compacted or the newest sealed one."
     )
     return tag(

@@ -391,7 +391,7 @@ def hex_html(frame: CutFrame) -> str:
 
 
 def sweep_html(sweep: RecoverySweep) -> str:
-    """Return what was measured, and where; in red where something was not there again."""
+    """Return the measurement and its place; in red if records were missing."""
     red = []
     if not sweep.whole:
         words = "Not everything was there again after an opening: this is a bug in walkit. "

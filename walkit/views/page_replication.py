@@ -128,7 +128,7 @@ ABOUT = (
     "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. Each replica "
     "reaches its primary by a link, which can be cut, or slowed down to 64 KiB a second. The lag is the primary's "
     "durable end against what the replica has acknowledged; without contact it is unknown. "
-    "A delta reader shares the primary's folder and polls it over a link; where that is cut, it reads the log alone. "
+    "A delta reader shares the primary's folder and polls it over a link; if that is cut, it reads the log alone. "
     "The LSN reached is durable at a primary and at a replica, and applied at a delta reader."
 )
 

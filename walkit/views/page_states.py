@@ -54,7 +54,7 @@ input { display: block; width: 100%; margin: 0.2em 0; box-sizing: border-box; ac
 
 
 class LsnSlider(JSComponent):
-    """A whole number from 0 to `end`; calls `moved()` where a person has moved it. Used by one thread."""
+    """A whole number from 0 to `end`; calls `moved()` when a person has moved it. Used by one thread."""
 
     words = param.String(default="", doc="what is chosen")
     value = param.Integer(default=0, doc="the LSN that is chosen")

@@ -35,7 +35,7 @@ def serve(
     decide who may come in and from which pages: every process that can open it is served. `ready` is called once with
     the address, when the server listens. Each browser window has a session of its own; all are closed at the end.
 
-    Raises what `given` raises, before anything is served, and StorageError where the port or the path is taken.
+    Raises what `given` raises, before anything is served, and StorageError if the port or the path is taken.
     """
     chosen = tuple(what.path for what in given(paths))
     if socket is None:
@@ -80,7 +80,7 @@ def _listening(page: Callable[[], pn.Template], port: int, socket: str | None) -
 def _free_port(port: int) -> int:
     """Return a port that is free just now, `port` unless that is 0: the origins name it before the server listens.
 
-    StorageError where `port` is taken.
+    StorageError if `port` is taken.
     """
     with socketlib.socket() as found:
         found.setsockopt(socketlib.SOL_SOCKET, socketlib.SO_REUSEADDR, 1)  # as the server does

@@ -86,12 +86,12 @@ def spark_missing() -> str | None:
 
 
 def compare_sides(left: StateSide, right: StateSide, engine: Engine, job: Job) -> Compared:
-    """Compare two states. Raises OptionsError where the logs are too large for this process, and what reading does."""
+    """Compare two states. Raises OptionsError if the logs are too large for this process, and what reading does."""
     return (_by_spark if engine == "spark" else _by_arrow)(left, right, job)
 
 
 def refuse_large(outlines: Iterable[Outline]) -> None:
-    """Raise OptionsError where states of these logs are more than this process takes into memory."""
+    """Raise OptionsError if states of these logs are more than this process takes into memory."""
     size = records = 0
     for outline in outlines:
         size += sum(s.end_position - s.start_position for s in outline.segments)

@@ -15,7 +15,7 @@ from walkit.workload.operations import READ, OperationStream
 def call_columns(
     operations: OperationStream, callers: int, due_ns: Callable[[int], Int64s] | None
 ) -> list[CallColumns]:
-    """Return the calls of each writer or task, in order; OptionsError where the operations read.
+    """Return the calls of each writer or task, in order; OptionsError if the operations read.
 
     `due_ns` returns when each of so many calls is due, in an open loop; None in a closed one.
     The same calls that `OperationStream.route` and `due_times` give a driver of real logs, without a list for each.

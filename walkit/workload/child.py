@@ -131,7 +131,7 @@ class ChildWriter(TalkingChild):
             self._before = self._after
 
     def wait_for(self, records: int, on_progress: Callable[[int], object] | None = None) -> bool:
-        """Wait until so many records are acknowledged; False where the child ended before. `on_progress(records)`."""
+        """Wait until so many records are acknowledged; False if the child ended before. `on_progress(records)`."""
 
         def there() -> bool:
             if on_progress is not None:

@@ -153,7 +153,7 @@ class TalkingChild:
         self._running().kill()
 
     def wait_until(self, holds: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until `holds()`, asked after lines; False where the child ended, or the time was over, before."""
+        """Wait until `holds()`, asked after lines; False if the child ended, or the time was over, before."""
         deadline = None if timeout_s is None else monotonic() + timeout_s
         while True:
             ended = not self.talking  # before it is asked: the last line counts

@@ -82,7 +82,7 @@ class ReplicatedChild(TalkingChild):
         self.close()
 
     def failure(self) -> str:
-        """Return why it ended by itself, once it has; "" where it was stopped."""
+        """Return why it ended by itself, once it has; "" if it was stopped."""
         try:
             self.wait()
         except ChildWriterError as error:

@@ -150,7 +150,7 @@ def read_deltas(
 
 
 def main() -> int:
-    """Run one of the three; 0 if it was stopped, 1 where it failed and said why."""
+    """Run one of the three; 0 if it was stopped, 1 if it failed and said why."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the terminal is for the parent
     stop = threading.Event()
     end_with(sys.stdin.fileno(), stop)

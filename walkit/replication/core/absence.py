@@ -24,7 +24,7 @@ class Absence:
         self._last_ms = -math.inf
 
     def covers(self, error: BaseException | None, now_ms: float) -> bool:
-        """Say whether what failed is tried again without an end: an absence, or damage within a minute after one."""
+        """Return whether to retry without an end: after an absence, or damage within a minute after one."""
         if is_absent(error):
             self._last_ms = now_ms
             return True

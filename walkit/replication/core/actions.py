@@ -60,7 +60,7 @@ class MoveClaim:
 
 @dataclass(frozen=True, slots=True)
 class MakePlan:
-    """The subscriber's log cannot be continued: claim what there is, and answer with `planned`."""
+    """The subscriber's log cannot be continued: claim all records, and answer with `planned`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class ReadPart:
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """The session is over; what was sent is still to be delivered."""
+    """The session is over; sent messages are still to be delivered."""
 
     why: str
 
@@ -113,7 +113,7 @@ class Import:
 
 @dataclass(frozen=True, slots=True)
 class Prepare:
-    """Find out what of this plan is there already, and answer with `prepared`."""
+    """Find the parts of this plan that are here already, and answer with `prepared`."""
 
     plan: Plan
 
@@ -144,7 +144,7 @@ SubscriberStep: TypeAlias = (
 
 
 def in_brief(what: object) -> str:
-    """Return an event or a step in words; of what happens with each batch a few, as the repr of a dataclass is slow."""
+    """Return an event or a step in words; few for those of each batch, as the repr of a dataclass is slow."""
     if isinstance(what, Send) and isinstance(what.message, Batch):
         batch = what.message
         return f"Send(Batch {batch.after_position} to {batch.end_position}, {batch.codec or 'plain'} {len(batch.data)})"

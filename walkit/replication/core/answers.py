@@ -59,7 +59,7 @@ def index_of(ends: Sequence[LogEnd], end: LogEnd) -> int:
 
 
 def wrong_after_hello(message: FromSubscriber, ends: Sequence[LogEnd], acked: LogEnd, furthest: int) -> str:
-    """Return what is wrong with a message after the hello, in words; "" where it fits what was sent.
+    """Return the fault of a message after the hello, in words; "" if it fits the frames sent.
 
     `ends` are the ends sent and not acknowledged, `furthest` is the last position ever sent.
     """

@@ -13,7 +13,7 @@ from walkit.format.layout import POSITION_MAX
 from walkit.replication.protocol.messages import CHUNK_BYTES_MAX, Chunk, Fetch
 
 FETCHES_MAX = 8
-"""So many ranges are asked for and not answered: what a replica takes in meanwhile stays below its inbox."""
+"""The most ranges requested and not answered: their bytes stay below a replica's inbox."""
 CHUNK_BYTES_MIN = 16 << 10
 """The smallest range that is asked for: it has a segment's header, without which a part is not continued."""
 
@@ -21,7 +21,7 @@ CHUNK_BYTES_MIN = 16 << 10
 class Transfer:
     """The files of one plan on their way. Not thread-safe.
 
-    `ask` returns what to ask for now, `take` says whether an answer fits; `is_done` once nothing is missing.
+    `ask` returns the next requests, `take` checks an answer; `is_done` once nothing is missing.
     """
 
     def __init__(self, wants: tuple[Want, ...], chunk_bytes: int = CHUNK_BYTES_MAX) -> None:
@@ -59,7 +59,7 @@ class Transfer:
         return new
 
     def take(self, chunk: Chunk) -> str:
-        """Take an answer; return what is wrong with it, in words, or ""."""
+        """Take an answer; return its fault in words, or ""."""
         if not self._asked:
             return "a chunk came that nothing asked for"
         fetch = self._asked[0]
@@ -75,7 +75,7 @@ class Transfer:
         return ""
 
     def _check(self) -> None:
-        """Assert what holds after every event."""
+        """Assert the invariants after every event."""
         assert len(self._asked) <= FETCHES_MAX
         assert (self.missing_bytes == 0) == self.is_done
 

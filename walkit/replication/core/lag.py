@@ -56,14 +56,14 @@ class Lag:
         return state
 
     def ms(self, now_ms: float) -> float:
-        """Return for how long the source has been known to be ahead; 0 where it is not."""
+        """Return for how long the source has been known to be ahead; 0 if it is not."""
         try:
             return max(now_ms - self._news[0][1], 0.0)
-        except IndexError:  # also where another thread reads while the last one is taken
+        except IndexError:  # also if another thread reads while the last one is taken
             return 0.0
 
     def check(self) -> None:
-        """Assert that what is kept is bounded."""
+        """Assert that the kept entries are bounded."""
         assert len(self._news) <= NEWS_MAX
 
 

@@ -189,7 +189,7 @@ class Publisher:
         )
 
     def planned(self, plan: Plan, now_ms: float) -> list[PublisherStep]:
-        """The answer to `MakePlan`: what the subscriber needs is claimed for it."""
+        """The answer to `MakePlan`: the records that the subscriber needs are claimed for it."""
         if self.state != "planning":
             return []
         self._sizes = plan.sizes
@@ -229,12 +229,12 @@ class Publisher:
         else:
             self.sent = end
             self._lineage_sent = False
-            # The subscriber drops what was sent after it, and gets that before what is sent again.
+            # The subscriber drops the frames sent after it, which come before those sent again.
             del self._ends[index_of(self._ends, end) + 1 :]
         return self._note(message, [*steps, *self._pump()], now_ms)
 
     def _asked_for(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
-        """Take what a subscriber says that has a plan; an answer to a heartbeat says only that it lives."""
+        """Handle a message of a subscriber that has a plan; an answer to a heartbeat shows only that it lives."""
         self._heard_ms = now_ms
         if isinstance(message, Ack):
             return []
@@ -355,7 +355,7 @@ class Publisher:
         return [Read(self.sent, self.batch_bytes)]
 
     def _check(self) -> None:
-        """Assert what holds after every event; in constant time."""
+        """Assert the invariants after every event; in constant time."""
         assert self._ends[0] == self.acked and self._ends[-1] == self.sent
         assert self._began_at <= self.acked.position <= self.sent.position <= self._furthest
         assert self.acked.last_lsn <= self.sent.last_lsn

@@ -1,4 +1,4 @@
-"""The states of a replica and of a primary's session with one: one table of states and edges, and what asserts it.
+"""The states of a replica and of a primary's session with one: one table of states and edges, and its checks.
 
 The site shows this table, and every edge has a test of its own. Pure.
 """
@@ -30,7 +30,7 @@ class State(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """One way from a state to another, what causes it, and the event that it emits."""
+    """An edge from a state to another, its cause, and the event that it emits."""
 
     side: Side
     start: str
@@ -94,7 +94,7 @@ EDGES = (
     Edge("replica", "connecting", "greeting", "a connection was made", "walkit.replica.move"),
     Edge("replica", "greeting", "catching up", "a welcome; the primary has more", "walkit.replica.move"),
     Edge("replica", "greeting", "streaming", "a welcome; nothing is missing", "walkit.replica.move"),
-    Edge("replica", "catching up", "streaming", "what was missing is imported", "walkit.replica.move"),
+    Edge("replica", "catching up", "streaming", "missing records are imported", "walkit.replica.move"),
     Edge("replica", "streaming", "catching up", "a frame is missing for a second", "walkit.replica.move"),
     Edge("replica", "catching up", "bootstrapping", "a plan for a new log came", "walkit.replica.move"),
     Edge("replica", "streaming", "bootstrapping", "a plan for a new log came", "walkit.replica.move"),
@@ -121,7 +121,7 @@ EDGES = (
     *(Edge("replica", s, "stopped", "`stop`", "walkit.replica.move") for s in (*_LIVE, "failed")),
     Edge("session", "waiting", "catching up", "admitted; the log has more", "walkit.session.move"),
     Edge("session", "waiting", "streaming", "admitted; nothing is missing", "walkit.session.move"),
-    Edge("session", "catching up", "streaming", "what was missing is acknowledged", "walkit.session.move"),
+    Edge("session", "catching up", "streaming", "missing records are acknowledged", "walkit.session.move"),
     Edge("session", "streaming", "catching up", "a frame is not acked for a second", "walkit.session.move"),
     Edge("session", "waiting", "planning", "admitted; its log cannot be continued", "walkit.session.move"),
     Edge("session", "planning", "bootstrapping", "the plan is made", "walkit.session.move"),
@@ -141,7 +141,7 @@ class StateTracker:
         self.side: Side = side
         self.state = state
         self.why = ""
-        """Why it is in this state, in words; "" where the state says all."""
+        """Why it is in this state, in words; "" if the state is enough."""
         self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
         """Moves not reported yet."""
         self._since_ms = now_ms
@@ -228,7 +228,7 @@ class StateSpan:
     since: float
     until: float | None
     why: str
-    """Why it came to be, as last known; "" where the state says all."""
+    """Why it came to be, as last known; "" if the state is enough."""
 
 
 def spans_of(tracker: StateTracker, now_ms: float, now_s: float) -> tuple[StateSpan, ...]:

@@ -1,4 +1,4 @@
-"""The subscriber's core: it connects, sends what it has, verifies what comes, and asks again for what does not follow.
+"""The subscriber's core: it connects, sends its end, verifies frames, and requests those again that do not follow.
 
 Without I/O: events go in by method calls, steps come out. Times are milliseconds of the shell's clock, randomness is
 given. The shell reports the result of a step (import, connect) by the next event.
@@ -101,7 +101,7 @@ class Subscriber:
         self.end = end or LogEnd()
         """Where the replica's log ends; all before it is on its stable storage."""
         self.next = self.end
-        """The end of the frames that were verified and given out to be imported: what the next batch must follow."""
+        """The end of the frames that were verified and given out to be imported: the next batch must follow it."""
         self.state: State = "detached"
         """Decides how a message is handled; `states` shows the same, and separates streaming from catching up."""
         self.states = StateTracker("replica", "new")
@@ -126,7 +126,7 @@ class Subscriber:
         self.damaged_here, self._refused_for = 0, ""
 
     def continue_as(self, before: Subscriber) -> None:
-        """Go on with the name and the counts of a core whose log was opened again. Before `start`."""
+        """Take over the name and the counts of a core whose log was opened again. Before `start`."""
         self.name, self.traffic, self.history = before.name, before.traffic, before.history
         self.connections, self.duplicates = before.connections, before.duplicates
         self.gaps, self.damaged, self.states = before.gaps, before.damaged, before.states
@@ -209,7 +209,7 @@ class Subscriber:
         return self._note(f"imported to {end.position}", [SendToPublisher(Ack(end=end))], now_ms)
 
     def prepared(self, wants: tuple[Want, ...], now_ms: float) -> list[SubscriberStep]:
-        """The answer to `Prepare`: what is missing of the plan's files."""
+        """The answer to `Prepare`: the missing parts of the plan's files."""
         if self.state != "bootstrapping":
             return []
         self.transfer = Transfer(wants, self._chunk_bytes)
@@ -232,7 +232,7 @@ class Subscriber:
         self._backoff.reset()
 
     def refused(self, reason: str, error: WalkitError, now_ms: float) -> list[SubscriberStep]:
-        """The publisher has said what ends replication for good. The first time it is asked once more."""
+        """The publisher has sent a lasting refusal. After the first one it is asked once more."""
         if self._refused_for != reason:
             self._refused_for = reason
             return self.lost(str(error), now_ms, reason if reason in REASONS else "connection")
@@ -254,7 +254,7 @@ class Subscriber:
             return self._connect("tick", now_ms)
         return self.lost("the publisher has been silent for too long", now_ms, "silence")
 
-    # -- what comes of it
+    # -- outcomes
 
     def _enter(self, state: State, now_ms: float, why: str = "") -> None:
         """Change the state, as the table of states allows it."""
@@ -376,7 +376,7 @@ class Subscriber:
         return [SendToPublisher(Nack(end=self.next))]
 
     def _check(self) -> None:
-        """Assert what holds after every event; in constant time."""
+        """Assert the invariants after every event; in constant time."""
         assert self.end.position <= self.next.position and self.end.last_lsn <= self.next.last_lsn
         assert (self.error is not None) == (self.state == "failed")
         assert (self.wake_at_ms is None) == (self.state == "failed" or self.since_ms is None)

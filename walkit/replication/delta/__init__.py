@@ -4,7 +4,7 @@
 - the primary's: `session` (one reader) and `polls` (all of them) are the core, on a `buffer` of the newest frames;
   `feed` gives them the log's frames, `stored_frames` those of a log that is not open here, `service` is the gRPC call;
 - the reader's: `poller` and `replayer` are the core; `loop` is the shell, with `link` to the primary, `loader` of
-  ranges from the storage and `opening`, which tells whose frames an answer has;
+  ranges from the storage and `opening`, which checks whose frames an answer has;
 - the reader's results: `state`, `checkpoint`, `upkeep` of claim and checkpoints, `status`;
 - `reader` is the public class.
 """

@@ -1,7 +1,7 @@
 """Where a delta reader begins: its own checkpoint, in a folder of its own, or the log's newest snapshot.
 
 A checkpoint is the reader's state, and of which record of which history it is. Without one the newest snapshot is
-restored, and what compaction leaves no states of is replayed.
+restored, and the compacted records after it are replayed.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from walkit.storage.interface import create_private
 
 OWNER_NAME = "delta-reader"
 KEPT = 2
-"""So many snapshots are kept: where the newest is damaged, the one before it is used while the log reaches back."""
+"""Number of snapshots kept: if the newest is damaged, the one before it is used while the log reaches back."""
 ATTEMPTS_MAX = 8
 """Number of attempts to begin, as the writer's own checkpoints may overtake each."""
 
@@ -97,7 +97,7 @@ class DeltaCheckpoint:
     def restore(self, manifest: Manifest, table: KeyedTable, events: EventSink) -> SnapshotInfo | None:
         """Restore the newest good snapshot, or return None. Damaged ones are passed over, with an event.
 
-        DivergenceError for one of another history of the log: what the reader had applied was cut since.
+        DivergenceError for one of another history of the log: the reader's records were cut since.
         """
         for lsn in reversed(snapshot_lsns(self.storage)):
             try:
@@ -137,17 +137,17 @@ class DeltaCheckpoint:
 
 
 def refuse_gone(log: SharedLog, lsn: int) -> None:
-    """Raise GapError where the record after `lsn` was trimmed: without a claim nothing has kept it."""
+    """Raise GapError if the record after `lsn` was trimmed: without a claim nothing has kept it."""
     low = log.manifest().low_watermark
     if low > lsn:
         raise GapError(lsn + 1, low + 1)
 
 
 def refuse_short(log: SharedLog, lsn: int) -> None:
-    """Raise DivergenceError where the log ends before `lsn`, of which a reader's checkpoint is."""
+    """Raise DivergenceError if the log ends before `lsn`, the LSN of a reader's checkpoint."""
     if (end := _durable_lsn(log, lsn)) < lsn:
         raise DivergenceError(
-            f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: what the reader has applied was cut",
+            f"the checkpoint is of LSN {lsn:,}, and the log ends at {end:,}: the reader's records were cut",
             first_lsn=end + 1,
         )
 
@@ -170,7 +170,7 @@ def restored_state(log: SharedLog, state: ReaderState, events: EventSink) -> Rea
         try:
             return _restored_from(view, log, state, events)
         except (CorruptionError, GapError, HistoryTrimmedError, SnapshotError):
-            # A writer's checkpoint may take away what is looked at, or make a snapshot that was not there yet.
+            # A writer's checkpoint may remove the files being read, or make a new snapshot.
             if attempt == ATTEMPTS_MAX - 1 or log.manifest().generation == view.manifest.generation:
                 raise
     raise AssertionError("the last attempt returns or raises")

@@ -48,7 +48,7 @@ class DeltaFeed:
         clock_ms: Callable[[], float] = now_ms,
         new_id: Callable[[], int] = lambda: secrets.randbits(64),
     ) -> None:
-        """`clock_ms` never goes back; `new_id` returns random 64-bit numbers. Raises what reading a source raises."""
+        """`clock_ms` never goes back; `new_id` returns random 64-bit numbers. Raises the errors of reading a source."""
         options = options or DeltaOptions()
         if isinstance(log, WriteAheadLog):
             require_promises(log.options.durability)
@@ -107,7 +107,7 @@ class DeltaFeed:
         return call.answer
 
     def begin(self, request: PollRequest) -> PollCall:
-        """Begin a poll and return it at once; `tick` has to be called while it waits. Raises what `poll` raises."""
+        """Begin a poll and return it at once; `tick` has to be called while it waits. Raises the errors of `poll`."""
         call = PollCall()
         with once(self._lock), self._lock:
             if self._stopped is not None:
@@ -201,7 +201,7 @@ class DeltaFeed:
             return DeltaEnd(parts.core.durable_lsn, parts.core.durable_position)
 
     def _catch_up(self) -> PollRefusal | None:
-        """Give the sessions what the storage has for them; return why they were ended instead."""
+        """Give the sessions the storage's frames; return why they were ended instead."""
         stored = self._stored
         if stored is None:
             return None

@@ -23,7 +23,7 @@ Received: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"
 
 
 class PollLink:
-    """Sends polls and passes on what comes, with the request. Used by one thread; `on_reply` is called on gRPC's."""
+    """Sends polls and passes on each reply, with the request. Used by one thread; `on_reply` is called on gRPC's."""
 
     def __init__(self, destination: Destination, on_reply: Callable[[PollRequest, Received], object]) -> None:
         self._destination, self._on_reply = destination, on_reply
@@ -38,7 +38,7 @@ class PollLink:
                 self._call(encode_poll(request), timeout=LEAVE_S, metadata=self._destination.metadata)
 
     def send(self, request: PollRequest) -> None:
-        """Send a poll; `on_reply` gets what becomes of it. OptionsError where a file of the TLS cannot be used."""
+        """Send a poll; `on_reply` gets its outcome. OptionsError if a file of the TLS cannot be used."""
         if self._channel is None:
             self._channel = self._destination.channel(DELTA_BYTES_SENT_MAX + ANSWER_WORDS_BYTES)
             self._call = self._channel.unary_unary(POLL_METHOD)

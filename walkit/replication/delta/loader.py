@@ -1,9 +1,9 @@
 """Reading ranges of a log that another process writes: the frames of some LSNs, from the shared storage.
 
-The end of the log is where a delta reader reads most. So the open segment stays open, and the ends of the ranges that
-came last are kept: a range that follows one of them is one read. The frames prove themselves by log, epoch, position,
-LSN and, after one that was seen, chain. Where that does not do (another segment, a new opening), a view of the whole
-log is made, by its manifest.
+A delta reader reads mostly at the end of the log. So the open segment stays open, and the ends of the ranges that came
+last are kept: a range that follows one of them is one read. The frames prove themselves by log, epoch, position, LSN
+and, after one that was seen, chain. Where that does not do (another segment, a new opening), a view of the whole log is
+made, by its manifest.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def check_history(manifest: Manifest, log_id: int, reached: Reached) -> None:
     if reached.lsn and reached.epoch_id and not lies_in(manifest, reached.lsn, reached.epoch_id):
         raise DivergenceError(
             f"the reader's record {reached.lsn:,} is of epoch {reached.epoch_id:#018x}, and the log's is not: "
-            "what the reader has applied was cut",
+            "the reader's records were cut",
             first_lsn=parted_at(manifest, reached.epoch_id),
         )
 
@@ -104,12 +104,12 @@ class RangeLoader:
     """Reads ranges of one log. Safe from any thread; loads run side by side."""
 
     def __init__(self, log: SharedLog, log_id: int, *, stop_at_bytes: int = LOAD_BYTES_MAX) -> None:
-        """A load ends with the frame with which it has so many bytes, also where more was asked for."""
+        """A load ends with the frame that reaches this many bytes, even if more was requested."""
         self._log, self._log_id, self._stop_at_bytes = log, log_id, stop_at_bytes
         self._lock = threading.RLock()
         self.tail: _Tail | None = None
         self._ends: list[_End] = []
-        """By LSN: where the frames of ranges end."""
+        """Ends of the frames of ranges, by LSN."""
         self._closed = False
 
     def note(self, header: FrameHeader) -> None:
@@ -150,9 +150,9 @@ class RangeLoader:
         return LoadedRange(frames, size, DeltaEnd(min(expected - 1, last_lsn), position))
 
     def records(self, first_lsn: int, last_lsn: int, known: DeltaEnd, reached: Reached) -> Iterator[Record]:
-        """Yield the records of these LSNs, in bounded memory. Raises as `load` does, and where compaction has been.
+        """Yield the records of these LSNs, in bounded memory. Raises as `load` does, and after a compaction.
 
-        HistoryTrimmedError where compaction left only the newest record of each key.
+        HistoryTrimmedError if compaction left only the newest record of each key.
         """
         if first_lsn > last_lsn:
             return

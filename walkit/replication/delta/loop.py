@@ -1,4 +1,4 @@
-"""The loop of a delta reader: one thread that passes what comes to the cores, and does the steps that follow.
+"""The loop of a delta reader: one thread that passes events to the cores, and does the steps that follow.
 
 It outlives the user's object until it is stopped: the `DeltaReader` holds the loop, the threads hold only the loop.
 """
@@ -31,7 +31,7 @@ from walkit.replication.transport.connection import Destination
 from walkit.replication.transport.threads import LoopThread, now_ms
 
 SILENCE_MS = 200.0
-"""Where no poll was answered for so long, it looks at the log itself; longer where a primary lets polls wait."""
+"""Without an answer for this time it reads the log itself; longer if a primary lets polls wait."""
 LOOK_MS = 50.0
 PROBE_MS = 5_000.0
 """A primary that answers no polls is asked again after this time."""
@@ -71,7 +71,7 @@ class DeltaLoop:
         self.upkeep: ReaderUpkeep | None = None
         self.error: WalkitError | None = None
         self.troubles: dict[str, str] = {}
-        """By what failed last ("poll", "look", "load", "stop"): why. Its next success clears it."""
+        """The last failure of each ("poll", "look", "load", "stop"). The next success clears it."""
         self._absent: set[str] = set()
         """Which of "look" and "load" found the storage absent last."""
         self.polls = self.failures = self.refusals = self.looks = self.records = 0
@@ -384,7 +384,7 @@ class DeltaLoop:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two steps; on the loop's own thread. The notes of a part go with it."""
+        """Assert the invariants between two steps; on the loop's own thread. The notes of a part go with it."""
         assert self._loads <= self._named.keys()
         assert self.error is not None or len(self._named) <= self.replayer.parts
         assert self._probe_ms is None or self.poller.closed is not None, "a primary that answers is probed"
@@ -396,7 +396,7 @@ class DeltaLoop:
             found: LoadedRange | Exception
             try:
                 found = self.loader.load(step.first_lsn, step.last_lsn, known, self.state.reached)
-            except Exception as error:  # noqa: BLE001 - the replayer decides what is tried again
+            except Exception as error:  # noqa: BLE001 - the replayer decides about a retry
                 found = error
             took = perf_counter_ns() - began
             self._enqueue(lambda: self._loaded(step, found, took))

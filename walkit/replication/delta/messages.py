@@ -1,7 +1,7 @@
 """The messages of a delta reader and the server of its log, as plain values, and the fields of each version.
 
-A delta reader shares the log's storage. It polls: the answer says up to where the log is durable, and may bring the
-newest frames along, so that the reader does not have to read them from the storage. `walkit.proto` is their encoding.
+A delta reader shares the log's storage. It polls: the answer has the log's durable end, and may bring the newest frames
+along, so that the reader does not have to read them from the storage. `walkit.proto` is their encoding.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class PollAnswer:
     """CRC-32C of identity, range and frames."""
 
     def as_version(self, version: int) -> PollAnswer:
-        """Return the answer for a reader of this version: itself, or without what the version does not have."""
+        """Return the answer for a reader of this version: itself, or without the fields that the version lacks."""
         if version >= self.version:
             return self
         return replace(self, version=version, first=None, delta=None, crc=None)

@@ -1,4 +1,4 @@
-"""Whose frames an answer has: they are used where the opening that wrote them is one of the shared log's."""
+"""Checks the opening of an answer's frames: they are used if it belongs to the shared log."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from walkit.replication.logs.source import SharedLog
 from walkit.segments.history import lies_in
 
 GRACE_MS = 5_000.0
-"""So long a manifest may lack an opening whose frames come: on a mounted folder it may be read late."""
+"""How long a manifest may lack an opening whose frames come: on a mounted folder it may be read late."""
 
 
 class Opening:

@@ -37,7 +37,7 @@ class DeltaPoller:
         self._under_way: PollRequest | None = None
 
     def request(self, applied: DeltaEnd, now_ms: float) -> PollRequest | None:
-        """Return the request to send now, if it is time to; `applied` is what need not be kept for this reader."""
+        """Return the request to send now, if it is time to; this reader no longer needs records up to `applied`."""
         if self.wake_at_ms is None or now_ms < self.wake_at_ms:
             return None
         self.wake_at_ms = None
@@ -95,7 +95,7 @@ class DeltaPoller:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds after every event; in constant time."""
+        """Assert the invariants after every event; in constant time."""
         assert self._under_way is None or self.wake_at_ms is None, "one request at a time"
         assert self.closed is None or (self._under_way is None and self.wake_at_ms is None)
         assert self.session_epoch >= 1 and (self.session_id or self.session_epoch == 1)

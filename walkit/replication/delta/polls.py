@@ -1,8 +1,8 @@
 """The core of the delta poll: sessions of readers, their pending answers, and the polls that wait; without I/O.
 
 Events go in by method calls, replies come out; nothing here has a thread, a socket, a file or a clock. Times are
-milliseconds of the shell's clock. A session is a place in a table: what ends it takes it out, so nothing is left
-registered anywhere; the shell observes the log while there is one.
+milliseconds of the shell's clock. A session is an entry in a table: its end removes it, so nothing is left registered
+anywhere; the shell observes the log while there is one.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ class DeltaOptions:
     long_poll_ms: float = 100.0
     """How long a poll waits for news at most."""
     interval_ms: float = 1.0
-    """The least time between two answers of a session; what comes meanwhile is one answer."""
+    """The least time between two answers of a session; frames in between are one answer."""
     expiry_ms: float = 60_000.0
     """A session without a request for so long is closed."""
     retry_ms: float = 5_000.0
-    """A session whose waiting poll was given up is closed unless it is asked again within this time."""
+    """A session whose waiting poll was given up is closed unless another poll comes within this time."""
     sessions_max: int = 32
     waiting_max: int = 4
     """How many polls of one session may wait for the same answer; one more replaces the oldest."""
@@ -135,7 +135,7 @@ class _Session:
         self.lag.source_at(newest.lsn, newest.position, self.applied.lsn, now_ms)
 
     def described(self, now_ms: float) -> SessionStatus:
-        """Return what the session is at."""
+        """Return the session's status."""
         newest, applied = self.delta.newest, self.applied
         known = bool(self.waiting) or now_ms - self.heard_ms <= CONTACT_MS
         records = max(newest.lsn - applied.lsn, 0)
@@ -210,11 +210,11 @@ class DeltaPolls:
         return min((session.wake_at_ms for session in self._sessions.values()), default=None)
 
     def applied(self) -> dict[int, DeltaEnd]:
-        """Return what each session's reader has said that it has applied; what comes after is still needed by it."""
+        """Return the applied end that each session's reader has reported; it still needs the records after it."""
         return {session.id: session.applied for session in self._sessions.values()}
 
     def described(self, now_ms: float) -> tuple[SessionStatus, ...]:
-        """Return what each session is at."""
+        """Return the status of each session."""
         return tuple(session.described(now_ms) for session in self._sessions.values())
 
     def poll(
@@ -242,7 +242,7 @@ class DeltaPolls:
         return [*replies, *self._ask(session, request, version, token, now_ms)]
 
     def appended(self, frames: EncodedFrames, now_ms: float) -> list[Reply]:
-        """Frames have become durable. A notice ends the waiting of a poll also where the frames are not new."""
+        """Frames have become durable. A notice ends the wait of a poll even if the frames are not new."""
         replies: list[Reply] = []
         self.hurried = []
         for session in list(self._sessions.values()):
@@ -251,7 +251,7 @@ class DeltaPolls:
             sooner = not session.woken
             session.woken = bool(session.waiting)
             replies += self._settle(session, now_ms)
-            if sooner:  # what still waits does so because the last answer was a moment ago
+            if sooner:  # the rest waits because the last answer was a moment ago
                 self.hurried += [token for token, _ in session.waiting]
         return replies
 
@@ -295,7 +295,7 @@ class DeltaPolls:
         """Return whether a reader that was answered as this session was can send this."""
         asked = request.session_epoch
         if request.applied.lsn > session.delta.answered.lsn:
-            return False  # it has applied what no answer said is there
+            return False  # it reports records that no answer had
         return asked <= session.epoch or (asked == session.epoch + 1 and session.pending is not None)
 
     def _open(
@@ -412,7 +412,7 @@ class DeltaPolls:
         return [] if refusal is None else [Reply(token, refusal) for token, _ in waiting]
 
     def _check(self, session: _Session) -> None:
-        """Assert what holds after every answer; in constant time."""
+        """Assert the invariants after every answer; in constant time."""
         assert session.held_bytes <= 2 * self.options.buffer_bytes
         assert not (session.pending is not None and session.waiting)
         assert len(self._sessions) <= self.options.sessions_max

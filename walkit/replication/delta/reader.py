@@ -1,4 +1,4 @@
-"""Following a log by delta poll: what people call, around the loop that polls, reads and applies."""
+"""Following a log by delta poll: the public class, around the loop that polls, reads and applies."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ class DeltaReader:
         self._finalizer = weakref.finalize(self, _stop_dropped, self._loop)
         watch_exit()
 
-    # -- what people call
+    # -- public calls
 
     def start(self) -> Self:
         """Begin to follow; returns this reader. Starting again does nothing; LogClosedError once it was stopped."""
@@ -190,7 +190,7 @@ class DeltaReader:
     def _has(self, wanted: Awaited) -> bool:
         """Say whether a record is applied; DivergenceError if the log does not have it."""
         in_contact, applied, epoch_id = self._loop.in_contact, self.applied_lsn, self._state.reached.epoch_id
-        # An epoch gives an LSN once, so what is applied of it proves the record. On an object store the manifest costs
+        # An epoch gives an LSN once, so an applied LSN of it proves the record. On an object store the manifest costs
         # requests, and a record that came with a poll must cost none.
         if not wanted.epoch_id or (in_contact and wanted.epoch_id == epoch_id):
             return in_contact and applied >= wanted.lsn
@@ -255,7 +255,7 @@ class DeltaReader:
         )
 
     def statistics(self) -> DeltaReaderStatistics:
-        """Return what this reader has taken in since it was made, and by which path."""
+        """Return the records and bytes that this reader has received since it was made, by path."""
         loop, counts = self._loop, self._loop.replayer.counts
         return DeltaReaderStatistics(
             polls=loop.polls,
@@ -345,7 +345,7 @@ class DeltaReader:
                     refuse_gone(self._log, info.lsn)
                     self._state.begin(Reached(info.lsn, info.epoch_id))
                     return saved, kept, info.lsn
-                except GapError as error:  # its claim ran out; the log's own snapshot may have what is gone
+                except GapError as error:  # its claim ran out; the log's snapshot may have them
                     gone = error
                     self._events.emit("walkit.snapshot.skip", lsn=info.lsn, error=str(error))
             kept.take(None)
@@ -361,7 +361,7 @@ class DeltaReader:
             raise
 
     def _position_of(self, lsn: int) -> int:
-        """Return about where a record ends: how much is to be read is estimated from it."""
+        """Return about where a record ends, to estimate the bytes to read."""
         with suppress(WalkitError):
             view = self._log.view()
             wanted = max(lsn, view.first_lsn)

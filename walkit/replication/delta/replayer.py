@@ -62,7 +62,7 @@ ReplayStep: TypeAlias = LoadRange | ApplyRange | EndReplay
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayLimits:
-    """The bounds of a replay. One load more than `bytes_max` may be held, where everything waits for that one."""
+    """The bounds of a replay. One load more than `bytes_max` may be held, if everything waits for that one."""
 
     loads_max: int = 4
     """Loads that run at the same time."""
@@ -91,7 +91,7 @@ class ReplayCounts:
     loaded_bytes: int = 0
     retries: int = 0
     damaged: int = 0
-    """Deltas that were not what their answer said; their ranges were loaded."""
+    """Deltas that did not fit their answer; their ranges were loaded."""
     unfit: int = 0
     """Deltas that did not continue, or came while loads waited for others; their ranges were loaded."""
 
@@ -142,7 +142,7 @@ class DeltaReplayer:
         self._numbers = 0
         self._absence = Absence()
         self._pumped_ms = -math.inf
-        """When it was last looked at what may be loaded."""
+        """When the loadable ranges were last checked."""
 
     @property
     def known(self) -> DeltaEnd:
@@ -164,7 +164,7 @@ class DeltaReplayer:
     def wake_at_ms(self) -> float | None:
         """When to call `tick`: at the next time at which a load is tried again.
 
-        A load whose time has come waits for room, not for a time: what makes room is an event of its own.
+        A load whose time has come waits for room, not for a time: an event of its own makes room.
         """
         times = (part.retry_at_ms for part in self._parts if part.state == "waiting" and part.tries)
         return min((time for time in times if time > self._pumped_ms), default=None)
@@ -300,7 +300,7 @@ class DeltaReplayer:
         return part
 
     def _part(self, number: int, state: str) -> _Part | None:
-        """Return the part of this number if it is in this state: what is reported twice, or late, changes nothing."""
+        """Return the part of this number if it is in this state: a second or late report changes nothing."""
         if self.failure is not None:
             return None
         return next((part for part in self._parts if part.number == number and part.state == state), None)
@@ -333,7 +333,7 @@ class DeltaReplayer:
         return steps
 
     def _cut(self, at: int) -> int:
-        """Leave of a part that waits what is loaded at once, as far as is known; return its bytes."""
+        """Cut a waiting part to the range loaded at once, as far as known; return its bytes."""
         part = self._parts[at]
         first, end = part.first, part.end
         records, size = end.lsn - first.lsn, max(end.position - first.position, 0)

@@ -41,7 +41,7 @@ class PollPace:
         self._lock = threading.RLock()
 
     def delay_ms(self, session_id: int, now_ms: float) -> float | None:
-        """Return how long the next reply of this session waits; None where too many wait already."""
+        """Return how long the next reply of this session waits; None if too many wait already."""
         with once(self._lock), self._lock:
             if session_id not in self._next_ms and len(self._next_ms) >= self._entries_max:
                 self._next_ms = {key: at for key, at in self._next_ms.items() if at > now_ms}
@@ -101,7 +101,7 @@ class DeltaService:
         return () if feed is None else feed.described()
 
     def statistics(self) -> DeltaServedStatistics:
-        """Return what delta readers were answered since this primary was made."""
+        """Return the counts of answers to delta readers since this primary was made."""
         feed = self._feed
         if feed is None:
             return DeltaServedStatistics(refused=self._refused)

@@ -45,7 +45,7 @@ EDGES: dict[tuple[DeltaState, DeltaEvent], DeltaState] = {
 
 
 class Collected(NamedTuple):
-    """The next answer's range: all records after `first` up to `end`; `delta` is their frames, None where not kept."""
+    """The next answer's range: all records after `first` up to `end`; `delta` is their frames, None if not kept."""
 
     first: DeltaEnd
     end: DeltaEnd
@@ -124,7 +124,7 @@ class DeltaSession:
         self.state = EDGES[self.state, event]
 
     def _check(self) -> None:
-        """Assert what holds after every event; in constant time."""
+        """Assert the invariants after every event; in constant time."""
         buffer = self._buffer
         assert self.answered.lsn <= self.newest.lsn
         buffer._check()

@@ -35,14 +35,14 @@ LATENCIES = {
     "insert": "putting the records of one range into the state",
     "replay": "from the answer that named a range until its records are in the state",
 }
-"""The latencies of a delta reader, in nanoseconds: what each is."""
+"""The latencies of a delta reader, in nanoseconds, with their meanings."""
 
 
 class ReaderState(MappingApi):
     """Keys to values, as the log has them up to `applied_lsn`; a Mapping. Safe from any thread.
 
     A frame is applied whole, so a transaction is seen all or not at all. It stays readable after the reader is stopped;
-    ReplicaFailedError where the application of a frame has failed in its midst.
+    ReplicaFailedError if a frame was applied in part.
     """
 
     def __init__(self) -> None:
@@ -51,9 +51,9 @@ class ReaderState(MappingApi):
         self._changed = CommitSignal()
         self.reached = Reached(0, 0)
         self._epoch = (0, 0)
-        """Number and id of the epoch of the last frame; 0 where none was applied yet."""
+        """Number and id of the epoch of the last frame; 0 if none was applied yet."""
         self._torn = ""
-        """Why frames came to the table in part, which is then what the log was at no LSN."""
+        """Why frames came to the table in part, which then matches the log at no LSN."""
 
     @property
     def table(self) -> KeyedTable:
@@ -62,7 +62,7 @@ class ReaderState(MappingApi):
 
     @property
     def is_whole(self) -> bool:
-        """Whether the table has what `applied_lsn` says; not so once frames came to it in part."""
+        """Whether the table is the state at `applied_lsn`; false once frames came to it in part."""
         return not self._torn
 
     @property
@@ -71,7 +71,7 @@ class ReaderState(MappingApi):
         return self._follower.applied_lsn
 
     def begin(self, reached: Reached) -> None:
-        """Say what the table holds that was restored."""
+        """Set the end of the restored table."""
         self.reached, self._follower.applied_lsn = reached, reached.lsn
 
     def keys(self) -> list[bytes]:
@@ -161,7 +161,7 @@ class ReaderState(MappingApi):
             self._changed.notify_locked()
 
     def _see_acknowledged(self) -> None:
-        """See MappingApi: what is applied is all that there is; ReplicaFailedError where some of it came in part."""
+        """See MappingApi: the applied records are the whole state; ReplicaFailedError after a partial one."""
         if self._torn:
             raise ReplicaFailedError(
                 f"the records after LSN {self.applied_lsn:,} are in this state in part: {self._torn}",

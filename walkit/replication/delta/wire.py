@@ -53,7 +53,7 @@ def decode_poll(data: bytes) -> PollRequest:
 
 
 def encode_reply(reply: PollAnswer | PollRefusal) -> bytes:
-    """Return the bytes of what answers a poll; equal replies give equal bytes."""
+    """Return the bytes of a reply to a poll; equal replies give equal bytes."""
     if isinstance(reply, PollRefusal):
         text = reply.message.encode("utf-8", "backslashreplace").decode()  # a path in it may be no UTF-8
         refusal = pb.PollRefusal(reason=reply.reason, message=text[:TEXT_CHARS_MAX])
@@ -82,7 +82,7 @@ def decode_reply(data: bytes) -> PollAnswer | PollRefusal:
             raise WireError(f"a refusal of more than {TEXT_CHARS_MAX:,} characters")
         return PollRefusal(reason=refusal.reason, message=refusal.message)
     if kind != "answer":
-        raise WireError("a poll was answered without content, or with what this version does not know")
+        raise WireError("a poll was answered without content, or with fields that this version does not know")
     a = m.answer
     return PollAnswer(
         version=a.version,

@@ -1,7 +1,7 @@
 """`walkit.replication.heal`: damaged sealed segments of a log get the frames of a peer that has the same ones.
 
 A segment is asked for as the range of positions that the manifest says it has, since a peer cuts its segments
-elsewhere. The frames that come follow the log before that range, and end where the manifest says, by chain, LSN and
+elsewhere. The received frames follow the log before that range, and end as the manifest says, by chain, LSN and
 position: so they are the frames that were there (FORMAT.md F-20).
 """
 
@@ -55,7 +55,7 @@ class HealedSegment:
     """Fetched positions of the segment, from and until; empty if nothing was fetched."""
     bytes_fetched: int
     why_not: str
-    """Why it is as it was, in words; "" where it is healed."""
+    """Why it is as it was, in words; "" if it is healed."""
     kept_as: str
     """Where the damaged file is kept; "" if it was missing, or nothing was changed."""
 
@@ -197,7 +197,7 @@ def _heal_locked(
 def _damaged(
     storage: Storage, manifest: Manifest, progress: Progress | None
 ) -> list[tuple[SegmentRecord, str]]:
-    """Return the damaged sealed segments, each with why no peer is asked for it; "" where one is. Reads every frame."""
+    """Return the damaged sealed segments, each with why no peer is asked for it; "" if one is. Reads every frame."""
     found, done = [], 0
     total = sum(record.size_bytes for record in manifest.sealed)
     for record in manifest.sealed:
@@ -289,7 +289,7 @@ class _Healer:
         return _outcome(record, why, positions=positions, bytes_fetched=fetched, kept_as=kept)
 
     def _begin(self, record: SegmentRecord) -> LogEnd:
-        """Return what the first frame of a segment follows: the end of the one before, if no gap is between them."""
+        """Return the end that a segment's first frame follows: that of the one before, if no gap is between them."""
         sealed, position = self.manifest.sealed, record.start_position
         index = sealed.index(record)
         if index and self.manifest.gap_after(end := sealed[index - 1].end_position) == end:

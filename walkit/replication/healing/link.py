@@ -125,7 +125,7 @@ class _SilenceWatch:
         self._call, self._since, self._over = call, 0.0, WakeEvent()
         self._given_up = abandonment()
         self.said = ""
-        """Why the call was cancelled; "" where it was not."""
+        """Why the call was cancelled; "" if it was not."""
         LogThread(target=self._run, name="walkit-range-watch", daemon=True).start()
 
     @contextmanager

@@ -1,4 +1,4 @@
-"""Rejoin: a folder whose log has another history than a primary's, or may have, is made one that can follow it."""
+"""Rejoin: makes a folder able to follow a primary whose history differs, or may differ, from its own."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from walkit.storage.interface import Storage
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RejoinReport:
-    """The result of `rejoin`, or with `dry_run` what it would do."""
+    """The result of `rejoin`, or with `dry_run` the result to expect."""
 
     location: str
     source: str

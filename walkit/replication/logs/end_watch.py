@@ -23,10 +23,10 @@ REOPEN_S = 0.2
 
 
 class EndWatch:
-    """Calls back where the durable slot of a log, or what `durable` returns, has changed. Safe from any thread.
+    """Calls back when the durable slot of a log, or the result of `durable`, has changed. Safe from any thread.
 
-    Callbacks run on the watching thread and return at once. They are also called where `durable` begins to fail or
-    ends to: a callback looks again and finds out.
+    Callbacks run on the watching thread and return at once. They are also called if `durable` starts to fail or ends
+    to: a callback looks again and finds out.
     """
 
     def __init__(self, storage: Storage, durable: Callable[[], tuple[int, int]]) -> None:
@@ -36,7 +36,7 @@ class EndWatch:
         self._over: WakeEvent | None = None
 
     def add(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call `callback` from now on; return what ends that. The first one starts the thread, the last one ends it."""
+        """Call `callback` from now on; return a function to stop it. The first call starts the thread."""
         with once(self._lock), self._lock:
             if self._over is None:
                 over = WakeEvent()

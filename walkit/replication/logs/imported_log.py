@@ -61,10 +61,10 @@ class ImportedLog(ReadApi):
         again: FileNumber | None = None,
         watchers: Watchers | None = None,
     ) -> None:
-        """Raises what opening a log for writing raises; then nothing is held and nothing was changed.
+        """Raises the errors of opening a log for writing; then nothing is held and nothing was changed.
 
         `again` is the `folder` of an earlier opening: StorageError (ESTALE) if another is at this place by now.
-        `watchers` are those of the log before, whose place this one takes.
+        `watchers` are those of the log that this one replaces.
         """
         given = options or LogOptions()
         if given.direct_io:
@@ -112,7 +112,7 @@ class ImportedLog(ReadApi):
         self._importer.adopt(log_id, created_us=created_us, ack_order=ack_order, extra=extra)
 
     def reopen(self) -> None:
-        """Close this log and open what was gathered in its place; by the importing thread.
+        """Close this log and open the gathered one in its place; by the importing thread.
 
         A thread that waits for a record still gets it. After an error the log `is_reopening` until another call opens
         it, or `close`. LogNotFoundError if the folder has lost its log.
@@ -135,7 +135,7 @@ class ImportedLog(ReadApi):
         self._reopened.set()
 
     def gathering(self) -> Gathering | ObjectTarget:
-        """Return what gathers another log, which takes the place of this one."""
+        """Return the collector of another log, which replaces this one."""
         return self._importer.gathering()
 
     def keep_identity(self, identity: str) -> bool:
@@ -149,7 +149,7 @@ class ImportedLog(ReadApi):
 
     @property
     def is_reopening(self) -> bool:
-        """Whether the log in whose place another was to be opened is closed, and that other is not open yet."""
+        """Whether this log was closed to be replaced, and the other one is not open yet."""
         return self._is_reopening
 
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
@@ -192,7 +192,7 @@ class ImportedLog(ReadApi):
 
     @property
     def marks(self) -> LogMarks:
-        """How far this log is, for what outlives this object."""
+        """How far this log is, for objects that outlive this one."""
         return self._importer
 
     @property
@@ -255,13 +255,13 @@ class ImportedLog(ReadApi):
         return self._importer.view(), newest
 
     def view(self) -> LogView:
-        """Return what can be read at this moment."""
+        """Return a view of the records that can be read now."""
         return self._importer.view()
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
         """Call `notify` after each import and at the closing, on their thread: it must only wake something.
 
-        Returns what ends it.
+        Returns a function that ends it.
         """
         return self.watchers.add(notify)
 
@@ -273,7 +273,7 @@ class ImportedLog(ReadApi):
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as more are imported.
 
-        Ends when the log is closed or, with `timeout`, after that many seconds without a new record. GapError where a
+        Ends when the log is closed or, with `timeout`, after that many seconds without a new record. GapError if a
         record has been trimmed: never a skip.
         """
         wanted = max(first_lsn, 1)
@@ -295,8 +295,8 @@ class ImportedLog(ReadApi):
             if left is not None and left <= 0:
                 break
             self._wait_in(self._importer, lsn, left)
-            # Where the log is being replaced, wait for the other one. The event wakes one, which wakes the next; where
-            # an interrupt comes between the two, the rest look again by themselves.
+            # If the log is being replaced, wait for the other one. The event wakes one thread, which wakes the next;
+            # after an interrupt between the two, the rest look again by themselves.
             if self._is_reopening and self._reopened.wait(min(left or LOOK_S, LOOK_S)):
                 self._reopened.set()
         return self._importer.end.last_lsn >= lsn
@@ -329,7 +329,7 @@ class ImportedLog(ReadApi):
             raise LogNotFoundError(self.location)
 
     def close(self) -> None:
-        """Seal what is open and free the log. Closing twice does nothing; an interrupt does not end it."""
+        """Seal the open segment and free the log. Closing twice does nothing; an interrupt does not end it."""
         self._importer.close()
         self._finalizer.detach()
         self._end_reopening()

@@ -48,7 +48,7 @@ class ImportedSegments(SegmentSet):
         return stop
 
     def _room_for(self, run: FrameRun, first: int) -> int:
-        """Return the position up to which the segment in use takes frames of the run; 0 where it takes none."""
+        """Return the position up to which the segment in use takes frames of the run; 0 if it takes none."""
         segment, header = self.current, None if self.current is None else self.current.header
         if segment is None or header is None:
             return 0

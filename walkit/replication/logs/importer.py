@@ -51,7 +51,7 @@ class Watchers:
         self._callbacks: dict[object, Callable[[], object]] = {}
 
     def add(self, notify: Callable[[], object]) -> Callable[[], object]:
-        """Call `notify` from now on; returns what ends it. It must only wake something."""
+        """Call `notify` from now on; returns a function that ends it. It must only wake something."""
         key = object()
         self._callbacks[key] = notify
         return lambda: self._callbacks.pop(key, None)
@@ -77,7 +77,7 @@ class Importer:
         again: FileNumber | None = None,
         watchers: Watchers | None = None,
     ) -> None:
-        """Take the writer's lock and recover. Raises what opening a log for writing raises; then nothing is held.
+        """Take the writer's lock and recover. Raises the errors of opening a log for writing; then nothing is held.
 
         `again` is the `folder` of an earlier importer: StorageError (ESTALE) if another is at this place by now.
         """
@@ -155,7 +155,7 @@ class Importer:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two imports, on the thread that imports; `end` moves after all that it stands for.
+        """Assert the invariants between two imports, on the importing thread; `end` moves after its frames.
 
         After a failure or a close, only an opening shows what is there.
         """
@@ -213,7 +213,7 @@ class Importer:
         self.events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=self.end.last_lsn)
 
     def gathering(self) -> Gathering:
-        """Return what gathers another log in the folder of this one."""
+        """Return the collector of another log in the folder of this one."""
         return Gathering(self.storage)
 
     def keep_identity(self, identity: str) -> bool:
@@ -221,7 +221,7 @@ class Importer:
         return False
 
     def view(self) -> LogView:
-        """Return what can be read now."""
+        """Return a view of the records that can be read now."""
         if not self.adopted:
             return LogView(self.storage, self.manifest_store.current, ())
         return segments_of(self.upkeep.contents.view(), "replicas have them")
@@ -252,7 +252,7 @@ class Importer:
         return self.end.position
 
     def close(self) -> None:
-        """Seal what is open and free the lock. Closing twice does nothing; an interrupt does not end it."""
+        """Seal the open segment and free the lock. Closing twice does nothing; an interrupt does not end it."""
         run_uninterrupted(self._close, "close", events=self.events)
 
     def _close(self) -> None:

@@ -1,8 +1,8 @@
 """The importer of a replica's log on object storage: see `Importer`, which works in a folder.
 
 Each run of frames becomes one bulk. A replica mints no epoch, so its opening puts no fence. Two that import into one
-place collide at the next number, and only frames that follow are put: each acknowledges what is there, and the later
-one ends with LogFencedError. A writer that opens the log fences both by the fence of its epoch.
+place collide at the next number, and only frames that follow are put: each acknowledges the existing frames, and the
+later one ends with LogFencedError. A writer that opens the log fences both by the fence of its epoch.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class ObjectImporter:
         events: EventSink,
         watchers: Watchers,
     ) -> None:
-        """Read the log to its end. Raises what opening a log for writing raises."""
+        """Read the log to its end. Raises the errors of opening a log for writing."""
         self.place, self.options, self.events, self.watchers = place, options, events, watchers
         self.lifetime, self.advanced = Lifetime(), CommitSignal()
         self.failure: BaseException | None = None
@@ -206,7 +206,7 @@ class ObjectImporter:
         return ObjectTarget(self.place, replaces=True)
 
     def view(self) -> LogView:
-        """Return what can be read now."""
+        """Return a view of the records that can be read now."""
         return live_view(self.storage) if self.adopted else LogView(self.storage, self.current, ())
 
     @property

@@ -26,7 +26,7 @@ FREE_LEFT_BYTES = 64 << 20
 def gather_plan(
     gathering: Gathering | ObjectTarget, plan: Plan, log_id: int, lineage: tuple[EpochRecord, ...]
 ) -> tuple[Want, ...]:
-    """Begin to gather the plan of a primary; return what is missing of it.
+    """Begin to gather the plan of a primary; return its missing parts.
 
     DivergenceError if it is another history than the replica's; CorruptionError for a plan that cannot be;
     StorageError, of a disk that has no room for all of it, too: nothing is fetched then.
@@ -73,7 +73,7 @@ def _checked_plan(plan: Plan) -> Manifest:
 
 
 def _wrong_files(plan: Plan, manifest: Manifest) -> str:
-    """Return what is wrong with the files of a plan, of which a replica stores no more than their sizes; or ""."""
+    """Return the fault of a plan's files, of which a replica stores no more than their sizes; or ""."""
     sealed, sizes = manifest.sealed, plan.sizes
     if len(sealed) != len(manifest.segments) or manifest.log_id == 0:
         return "segments that are not sealed"
@@ -90,7 +90,7 @@ def _wrong_files(plan: Plan, manifest: Manifest) -> str:
 
 
 def _wrong_facts(plan: Plan, manifest: Manifest) -> str:
-    """Return what a plan's manifest says that no log of these segments says; or "". All it has ends at its end."""
+    """Return the fact of a plan's manifest that its segments contradict; or "". All it has ends at its end."""
     end, sealed = manifest.end, manifest.sealed
     if plan.snapshot_lsn > end.last_lsn or manifest.low_watermark > end.last_lsn:
         return "a snapshot or a low watermark after its end"

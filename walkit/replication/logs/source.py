@@ -43,7 +43,7 @@ MANIFEST_S = 0.2
 
 
 def require_promises(durability: str) -> None:
-    """OptionsError for the level "none": no replica can follow what promises nothing."""
+    """OptionsError for the level "none": no replica can follow a log without promises."""
     if durability == "none":
         text = "replication needs 'sync' or 'interval'; a closed log needs one more opening with either"
         refuse("durability", durability, text, durability)
@@ -56,7 +56,7 @@ class Source(Protocol):
         """Return (LSN, position) up to which the log is on stable storage."""
 
     def ended(self) -> str:
-        """Return why nothing will ever follow what is durable now; "" while more may come."""
+        """Return why nothing will ever follow the durable end; "" while more may come."""
 
     def view(self) -> LogView:
         """Return the durable frames of this moment."""
@@ -68,11 +68,11 @@ class Source(Protocol):
         """Return the manifest of this moment."""
 
     def watch(self, notify: Callable[[], object]) -> Callable[[], object]:
-        """Call `notify` when there may be more durable frames, or the source has ended; returns what ends it."""
+        """Call `notify` when there may be more durable frames, or the source has ended; returns a function to stop."""
 
     @property
     def storage(self) -> Storage:
-        """Where the log is: what the primary keeps of its replicas is beside it."""
+        """The log's place: the primary's files about its replicas are beside it."""
 
     @property
     def events(self) -> EventSink:
@@ -225,7 +225,7 @@ class OpenObjectSource(OpenSource):
 
 
 class _EndCallback:
-    """Is woken where a log ends or fails."""
+    """Is woken when a log ends or fails."""
 
     def __init__(self, notify: Callable[[], object]) -> None:
         self._notify = notify
@@ -250,7 +250,7 @@ class StoredSource:
         self._manifest: Manifest | None = None
         self._durable = (0, 0)
         self._epoch_id = 0
-        """The epoch that the frame before this end is of; 0 where nothing is known."""
+        """The epoch of the frame before this end; 0 if unknown."""
         self._watch = EndWatch(storage, self.durable)
 
     def durable(self) -> tuple[int, int]:
@@ -263,7 +263,7 @@ class StoredSource:
             manifest = load_manifest(self._shown)
             require_promises(level_of(manifest))  # another opening may have followed since the last look
             self._manifest, self._manifest_until = manifest, now + MANIFEST_S
-            # Another log, or one that was cut and written on: what was durable of the one before says nothing of it.
+            # Another log, or one that was cut and written on: the old durable end does not apply to it.
             if manifest.log_id != self._log_id or not _has_end(manifest, self._durable[1], self._epoch_id):
                 self._log_id, self._durable = manifest.log_id, (0, 0)
             lsn, position = manifest.end.last_lsn, manifest.end.position
@@ -283,7 +283,7 @@ class StoredSource:
         assert known or self._durable == (0, 0), "the end belongs to another log"
 
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
-        """Return what `durable` does, and the manifest that it went by, which costs no read of its own."""
+        """Return the result of `durable`, and the manifest that it used, without another read."""
         end = self.durable()
         with once(self._lock), self._lock:
             assert self._manifest is not None, "an end that was given out was found by a manifest"
@@ -313,7 +313,7 @@ class StoredSource:
         return LogReader(self._shown, events)
 
     def close(self) -> None:
-        """Release what claims on a log on object storage have opened; the next one opens it again."""
+        """Release the files that claims on a log on object storage have opened; the next one opens them again."""
         if self.storage is not self._shown:
             self._shown.close()
 
@@ -363,7 +363,7 @@ def shared_log(what: AnyPlace) -> SharedLog:
 
 
 def _has_end(manifest: Manifest, position: int, epoch_id: int) -> bool:
-    """Say whether what this epoch wrote up to this position is in the log's history: no later epoch began before."""
+    """Return whether this epoch's frames up to this position are in the log's history: no later epoch began before."""
     epoch = next((each for each in manifest.lineage if each.id == epoch_id), None)
     if epoch is None:
         return False
@@ -391,10 +391,10 @@ def source_of(
 
 
 def primary_state_of(source: Source, hello: Hello) -> PrimaryState:
-    """Return what the source has, as far as it matters to this hello."""
+    """Return the source's state, as far as this hello needs it."""
     lsn, position = source.durable()
-    # The histories are compared first: what is trimmed or compacted meanwhile is gone from what can be sent, too, and
-    # then the answer is a gap.
+    # The histories are compared first: frames trimmed or compacted meanwhile can no longer be sent, too, and then the
+    # answer is a gap.
     wide, visible_lsn = source.widest_view()
     begin, newest = _newest_frame(wide, hello.end) if hello.end.position == position else (None, None)
     try:
@@ -443,8 +443,8 @@ def verbatim_spans(view: LogView) -> tuple[Span, ...]:
 def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
     """Return the end at the position of `end` in this view; None if no frame ends there.
 
-    GapError where the frames there are gone, so that nothing can be said: they were trimmed, or compacted,
-    and the frames of a compacted segment end at other positions. CorruptionError where a frame before is damaged.
+    GapError if the frames there are gone, so that nothing can be said: they were trimmed, or compacted,
+    and the frames of a compacted segment end at other positions. CorruptionError if a frame before is damaged.
     """
     if not end.position:
         return LogEnd()
@@ -465,7 +465,7 @@ def end_at(view: LogView, end: LogEnd) -> LogEnd | None:
 
 
 def _end_within(view: LogView, span: Span, end: LogEnd) -> LogEnd | None:
-    """Return what ends at the position of `end`, which is at most that of the span's end; see `end_at`."""
+    """Return the end at the position of `end`, which is at most that of the span's end; see `end_at`."""
     file, segment = view.opened(span)
     try:
         if end.position in (segment.previous_end, segment.start_position):

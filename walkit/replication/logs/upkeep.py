@@ -25,7 +25,7 @@ def replica_upkeep(
     options: LogOptions,
     events: EventSink,
 ) -> Upkeep:
-    """Put the parts together, and begin what `options.retention` asks for. Starts no thread."""
+    """Put the parts together, and begin the work of `options.retention`. Starts no thread."""
     contents = LogContents(storage, manifest_store, segments, marks)
     orphan_files = OrphanFiles(storage, manifest_store)
     upkeep = upkeep_of(

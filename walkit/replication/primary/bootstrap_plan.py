@@ -1,4 +1,4 @@
-"""The plan of a bootstrap, on the publisher's side: what a replica's log is to be, and the files it is read from.
+"""The plan of a bootstrap, on the publisher's side: the log that a replica is to have, and the files it is read from.
 
 All that a plan names stays as it is while the replica's claim counts: sealed segments are never changed, the one in use
 is sent up to a durable frame, and the snapshot is kept open. A replica whose connection breaks gets the same plan
@@ -41,8 +41,8 @@ class BootstrapFiles(PlannedFiles):
     def __init__(self, source: Source, checks: SnapshotChecks) -> None:
         """Make the plan of this moment.
 
-        CorruptionError where a frame that has to be looked at is damaged; SnapshotError or FormatVersionError where no
-        snapshot is whole and one is needed; GapError where something was dropped meanwhile; StorageError.
+        CorruptionError if a frame that has to be looked at is damaged; SnapshotError or FormatVersionError if no
+        snapshot is whole and one is needed; GapError if something was dropped meanwhile; StorageError.
         """
         # The snapshot before the view: the log is durable up to each one that has a name.
         newest = _newest_snapshot(source.storage, checks)
@@ -69,7 +69,7 @@ class KeptPlans:
             files.close()
 
     def drop(self, now_s: float) -> None:
-        """Close the plans whose claims are over."""
+        """Close the plans without a claim."""
         for key, files in list(self.plans.items()):
             if files.until_s <= now_s and (over := self.plans.pop(key, None)) is not None:
                 over.close()

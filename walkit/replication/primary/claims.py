@@ -1,4 +1,4 @@
-"""The claims of the replicas that a primary serves: each keeps what its replica has not acknowledged (FORMAT.md F-18).
+"""The claims of a primary's replicas: each keeps the records that its replica has not acknowledged (FORMAT.md F-18).
 
 A claim is written with a sync, so no session waits for one: a thread of the primary writes them all, each a few
 times a minute. Its LSN is at most the acknowledged one: a claim may be lower, never higher.
@@ -100,9 +100,9 @@ class ReplicaClaims:
         self._thread = thread  # only now: `stop` cannot wait for one that never began
 
     def stop(self) -> None:
-        """Write what is wanted once more, and end. To be called when no session is left.
+        """Write the wanted claims once more, and end. To be called when no session is left.
 
-        Where the claims' lock is not to be had the claims stay as they are: they are not waited for one by one.
+        If the claims' lock is taken the claims stay as they are, without a wait for each.
         """
         self._stopping = True
         self._wake.set()
@@ -113,7 +113,7 @@ class ReplicaClaims:
     def want(
         self, key: str, name: str, acked: LogEnd, epoch_id: int, on_loss: Callable[[WalkitError], object]
     ) -> None:
-        """Keep the records after what the replica with this key has acknowledged, from soon on.
+        """Keep the records after the acknowledged end of the replica with this key, from soon on.
 
         `name` is its label, `epoch_id` the epoch of the last record before. `on_loss` is called on another thread, at
         most once, with the error that ends its claim.
@@ -132,8 +132,8 @@ class ReplicaClaims:
         """Keep all records that there are for the replica with this id; in force on return.
 
         For a replica that fetches its log, by the session's own thread. Compacted segments count as they are.
-        Raises what `walkit.claim` raises, as a GapError if a trim comes in between, but nothing where the log's folder
-        can only be read.
+        Raises the errors of `walkit.claim`, as a GapError if a trim comes in between, but nothing if the log's folder
+        is read-only.
         """
         with self._events.held(), alone(WORK), self._writing:
             with once(self._lock), self._lock:
@@ -162,7 +162,7 @@ class ReplicaClaims:
 
     @property
     def trouble(self) -> str:
-        """Why a replica that is served has no claim, or one that does not move; "" where all have theirs."""
+        """Why a served replica has no claim, or one that does not move; "" if all have theirs."""
         with once(self._lock), self._lock:
             return next((e.kept.trouble for e in self._entries.values() if e.kept.trouble), "")
 
@@ -184,7 +184,7 @@ class ReplicaClaims:
             self._wake.wait(self._period_s)
 
     def _write(self, key: str, entry: _Entry, *, last: bool) -> bool:
-        """Write one claim, if it is time; False where the claims' lock was not to be had. Needs `_writing` held."""
+        """Write one claim, if it is time; False if the claims' lock is taken. Needs `_writing` held."""
         with once(self._lock), self._lock:
             if self._entries.get(key) is not entry:  # a newer session has claimed meanwhile
                 return True
@@ -224,6 +224,6 @@ class ReplicaClaims:
 
     @staticmethod
     def _is_loss(error: WalkitError) -> bool:
-        """Say whether the session has to end: what the replica needs is gone, is cut, or another session has it."""
+        """Return whether the session has to end: its records are gone or cut, or another session has its claim."""
         taken = isinstance(error, ClaimError) and error.reason == "taken"
         return taken or isinstance(error, GapError | DivergenceError | OptionsError)

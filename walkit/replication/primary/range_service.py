@@ -1,6 +1,6 @@
 """The call `Frames` of a primary: the frames after an end, sent once to a caller with a right to read.
 
-No session, identity or claim comes of it: what is trimmed while it is sent ends the call with a gap.
+It makes no session, identity or claim: a trim of the frames being sent ends the call with a gap.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class RangeService:
 
 
 def refusal_of(error: WalkitError, source: Source) -> Refusal:
-    """Return the refusal that says to a subscriber which error ends what it is sent."""
+    """Return the refusal that names the error to a subscriber."""
     if isinstance(error, GapError):
         return Refusal(reason="gap", message=str(error), lsn=error.wanted, other_lsn=error.oldest)
     if isinstance(error, DivergenceError):

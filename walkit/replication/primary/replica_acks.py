@@ -31,11 +31,11 @@ class AckStatus:
     """The replicas that a primary with `ack_replicas` waits for."""
 
     replicas: int
-    """So many replicas have to have what is acknowledged."""
+    """The number of replicas that must have an acknowledged record."""
     counted: int
     """So many are connected, and have acknowledged something since."""
     reached_lsn: int
-    """The last LSN that so many have; 0 where fewer are counted."""
+    """The last LSN that so many have; 0 if fewer are counted."""
     state: str
     """"waiting": for each append; "continuing": the time-out has passed, and appends are acknowledged without replicas
     until so many have caught up; "off": not started, or stopped."""
@@ -103,7 +103,7 @@ class ReplicaAcks:
             self._ends.pop(session, None)
 
     def status(self) -> AckStatus:
-        """Return what is waited for now."""
+        """Return the end that is waited for now."""
         keys = {key for key, _ in list(self._ends.values())}
         state = "off" if not self._begun else "continuing" if self._continuing else "waiting"
         return AckStatus(
@@ -116,7 +116,7 @@ class ReplicaAcks:
         )
 
     def _reached(self) -> int:
-        """Return the last LSN that `replicas` different replicas have acknowledged; 0 where fewer are there."""
+        """Return the last LSN that `replicas` different replicas have acknowledged; 0 if fewer are there."""
         furthest: dict[str, int] = {}
         for key, lsn in list(self._ends.values()):
             furthest[key] = max(lsn, furthest.get(key, 0))
@@ -135,7 +135,7 @@ class ReplicaAcks:
         )
 
     def _late(self) -> None:
-        """The time-out of what waits has passed; on the log's timer."""
+        """The time-out of a wait has passed; on the log's timer."""
         with once(self._lock), self._lock:
             if not self._begun:
                 return
@@ -154,7 +154,7 @@ class ReplicaAcks:
             self._events.emit("walkit.acks.continue", **about)
 
     def _has_caught_up(self, reached: int) -> bool:
-        """Say whether so many replicas have all, or had what was newest some time ago, well within the time-out."""
+        """Return whether so many replicas have all, or had the newest record recently, well within the time-out."""
         lsn, at = self._probe
         if reached < lsn:
             return False
@@ -166,7 +166,7 @@ class ReplicaAcks:
 def replica_acks_of(
     source: object, replicas: int | None, timeout_ms: int, on_timeout: str, places: int, events: EventSink
 ) -> ReplicaAcks | None:
-    """Return what counts replicas for the log of this source; None without `ack_replicas`. OptionsError."""
+    """Return the counter of replicas for the log of this source; None without `ack_replicas`. OptionsError."""
     check_whole(timeout_ms, "ack_timeout_ms", 1, ACK_TIMEOUT_MS_MAX)
     check_choice(on_timeout, get_args(OnAckTimeout), "on_ack_timeout")
     if replicas is None:

@@ -178,7 +178,7 @@ class Primary:
         return self
 
     def statistics(self) -> TrafficStatistics:
-        """Return what this primary has sent of frames since it was made, in all and by codec."""
+        """Return the frames that this primary has sent since it was made, in all and by codec."""
         total = Traffic()
         with once(self._lock), self._lock:
             for traffic in (self._traffic, *(s.core.traffic for s in self._sessions)):
@@ -186,7 +186,7 @@ class Primary:
         return total.statistics()
 
     def delta_statistics(self) -> DeltaServedStatistics:
-        """Return what delta readers were answered since this primary was made."""
+        """Return the counts of answers to delta readers since this primary was made."""
         return self._delta.statistics()
 
     @property
@@ -195,7 +195,7 @@ class Primary:
         return self._address
 
     def status(self) -> PrimaryStatus:
-        """Return what is served, and how far each connected replica is; the last known status where that fails."""
+        """Return the primary's state and that of each connected replica; the last known status after an error."""
         why = self.source.ended()
         state = "new" if not self._address else "stopped" if self._server is None else "serving"
         try:
@@ -247,7 +247,7 @@ class Primary:
             if isinstance(self.source, StoredSource):
                 self.source.close()
             self._plans.drop(float("inf"))
-        self._server = None  # last: what found no memory is done by the next call
+        self._server = None  # last: work that found no memory is done by the next call
 
     def __enter__(self) -> Self:
         return self if self._server is not None else self.start()
@@ -302,7 +302,7 @@ class Primary:
         yield encode_status(with_claims(self.status(), self.source))
 
     def _watch(self, stopped: WakeEvent) -> None:
-        """Look at the time for what cannot: sessions whose peers read nothing, delta readers that are gone.
+        """Check the time for calls that cannot: sessions whose peers read nothing, delta readers that are gone.
 
         And for calls that wait for a thread, once the system has one to give.
         """

@@ -47,7 +47,7 @@ from walkit.replication.transport.threads import ByteBudget, now_ms
 from walkit.segments.history import identity_at
 
 COALESCE_MS = 6.0
-"""So long after a batch the next one waits for company, where all was sent: few large batches cost less than many."""
+"""A batch waits this long after the last one if all was sent: few large batches cost less than many."""
 INBOX_BYTES = 64 << 10
 """The session stops reading from its replica while so many received bytes wait."""
 PEER_FAULTS = ("protocol", "name", "damaged", "rewound", "full")
@@ -55,7 +55,7 @@ PEER_FAULTS = ("protocol", "name", "damaged", "rewound", "full")
 
 
 class Session:
-    """Runs one publisher core: what the replica says comes by one thread, everything else happens on another."""
+    """Runs one publisher core: one thread receives the replica's messages, another does everything else."""
 
     def __init__(
         self,
@@ -91,7 +91,7 @@ class Session:
         self._has_fetched = False
         self._batch_ms = 0.0
         self._unwatch = source.watch(self._wake.set)
-        shared.enter()  # last: nothing is to be left where the watch gets no thread
+        shared.enter()  # last: leave nothing behind if the watch gets no thread
 
     # -- other threads
 
@@ -313,7 +313,7 @@ class Session:
         self._wake.set()
 
     def _without_claim(self, error: WalkitError) -> list[PublisherStep]:
-        """End the session: what its replica needs is gone, or another session has its claim."""
+        """End the session: its replica's records are gone, or another session has its claim."""
         self._claim_lost = None
         if isinstance(error, OptionsError):
             return self._refuse("protocol", f"an acknowledgement below the claim of the replica: {error}")
@@ -331,12 +331,12 @@ class Session:
             reason, why = taken if error.reason == "taken" else ("full", "the log has no room for a claim")
             return self._refuse(reason, f"{why} of replica {self.core.name!r}: {error}")
         if isinstance(error, GapError) and self.core.state in ("planning", "bootstrapping"):
-            return self._refuse("closed", f"what was being sent was dropped meanwhile: {error}")
+            return self._refuse("closed", f"the records being sent were dropped: {error}")
         return self.core.refuse(refusal_of(error, self._source), now_ms())
 
     def close(self) -> None:
         """Release files and observer; the claim remains until its lease is over."""
-        with ExitStack() as rest:  # what fails here must not keep the claim, or the source's observer
+        with ExitStack() as rest:  # a failure here must not keep the claim, or the source's observer
             rest.callback(self._shared.leave)
             if self._acks is not None:
                 rest.callback(self._acks.leave, self)

@@ -68,7 +68,7 @@ class SharedRuns:
             return kept.run, kept.lineage
 
     def put(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> None:
-        """Keep a run that was read, where another session may ask for it."""
+        """Keep a run that was read, if another session may need it."""
         if len(run.data) > RUN_BYTES_MAX:
             return
         key = (run.identity.log_id, run.after)
@@ -89,7 +89,7 @@ class SharedRuns:
             self._size -= len(dropped.run.data)
 
     def _check(self) -> None:
-        """Assert that what is kept is counted, bounded, and for several; in constant time, with the lock held."""
+        """Assert that kept runs are counted, bounded, and for several; in constant time, with the lock held."""
         assert self._users >= 0 and (self._users >= 2 or not self._kept)
         assert 0 <= self._size <= KEPT_BYTES
         assert self._kept or not self._size

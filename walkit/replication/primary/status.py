@@ -1,4 +1,4 @@
-"""The status of a primary, as frozen values: what it serves, and how far each of its replicas is."""
+"""The status of a primary, as frozen values: its own state, and how far each of its replicas is."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from walkit.segments.consumer_files import ClaimFact
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FollowerStatus:
-    """One connected replica as its primary sees it: what is durable here, against what it has acknowledged.
+    """One connected replica as its primary sees it: the durable end here, against the acknowledged one.
 
     The lag is None while unknown: before the welcome, and if the replica has sent nothing for some time.
     """
@@ -33,7 +33,7 @@ class FollowerStatus:
     state: str
     """"catching up", "streaming" or "bootstrapping"; docs/replication.md has the table of states."""
     why: str
-    """Why nothing comes of it now; "" where it answers."""
+    """Why its session makes no progress; "" if it answers."""
     state_s: float
     """For how many seconds it has been in this state."""
     lag_records: int | None
@@ -63,7 +63,7 @@ class PrimaryStatus:
     durable_position: int
     followers: tuple[FollowerStatus, ...]
     trouble: str = ""
-    """Which peer last said what no replica says, with its address, or why a replica has no claim; "" for neither."""
+    """The address of the peer that last sent an invalid message, or why a replica has no claim; "" for neither."""
     delta_readers: tuple[SessionStatus, ...] = ()
     """Readers that share the log's storage and poll: one entry for each session."""
     acks: AckStatus | None = None

@@ -32,7 +32,7 @@ _NO_FACTS = (*_PARTS, "acks", "history", "owner", "mark", "claims_unread", "crc"
 def primary_status(
     source: str, *, token: str | None = None, tls: ClientTLS | None = None, insecure: bool = False
 ) -> PrimaryStatus:
-    """Ask the primary at an address for its status, with the claims on its log; what `walkit status` prints.
+    """Ask the primary at an address for its status, with the claims on its log, as `walkit status` prints it.
 
     PeerError if it is not reached, or sends something else; OptionsError for token, TLS or an address that cannot be
     used, and if no walkit primary of this version listens there.
@@ -41,7 +41,7 @@ def primary_status(
 
 
 def ask_status(destination: Destination) -> PrimaryStatus:
-    """Do what `primary_status` does."""
+    """Do the work of `primary_status`."""
     address = destination.address
     channel = destination.channel(REPLY_BYTES_MAX)
     try:

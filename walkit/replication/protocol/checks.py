@@ -1,4 +1,4 @@
-"""Whether what a publisher says can be used: its values, its frames, and the error a lasting refusal becomes. Pure."""
+"""Checks a publisher's messages: values, frames, and the error of a lasting refusal. Pure."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _wrong(field: str, found: object, rule: str) -> ProtocolError:
 
 
 def plain_text(text: str) -> str:
-    """Return what the other side said as one line of bounded length, without what a terminal acts upon."""
+    """Return the other side's text as one line of bounded length, without terminal escapes."""
     line = "".join(c if c.isprintable() else " " for c in text[:TEXT_MAX])
     return line + "..." if len(text) > TEXT_MAX else line
 

@@ -21,7 +21,7 @@ _of_thread = threading.local()
 
 
 def chosen(offered: Iterable[str]) -> str:
-    """Return the first of the codecs that a subscriber offers which is known; "" where none is."""
+    """Return the first of the codecs that a subscriber offers which is known; "" if none is."""
     return next((codec for codec in offered if codec in CODECS), "")
 
 

@@ -8,7 +8,7 @@ from walkit.errors import DivergenceError, WalkitError
 class ProtocolError(WalkitError):
     """The other side sent an intact message whose content cannot be. Nothing of it was used.
 
-    `field` names what is wrong and `found` is its value.
+    `field` names the wrong field and `found` is its value.
     """
 
     code = "protocol"
@@ -63,7 +63,7 @@ class ReplicaFailedError(WalkitError):
 
 
 class PeerError(WalkitError):
-    """A peer at `address` could not be reached, or did not send what it was asked for. Another try may succeed."""
+    """A peer at `address` could not be reached, or did not send the requested answer. Another try may succeed."""
 
     code = "peer"
 

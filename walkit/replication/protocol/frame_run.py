@@ -28,7 +28,7 @@ class FrameLimits:
 class FrameRun:
     """Frames that were verified one by one and follow `after`. `data` is their bytes, padding included.
 
-    `start_position` lies above `after.position` only where the positions jump (FORMAT.md F-2.5).
+    `start_position` is above `after.position` only if the positions jump (FORMAT.md F-2.5).
     """
 
     identity: FrameIdentity
@@ -46,7 +46,7 @@ class FrameRun:
 
     @property
     def first_lsn(self) -> int:
-        """LSN of the first record; that of the next one where all are marker frames."""
+        """LSN of the first record; that of the next one if all are marker frames."""
         return self.headers[0].first_lsn
 
     @property

@@ -46,7 +46,7 @@ class PrimaryState:
 
 
 def why_unservable(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROTOCOL_MAX)) -> Refusal | None:
-    """Return why no source can serve a replica that sends this; None where the source decides."""
+    """Return why no source can serve a replica that sends this; None if the source decides."""
     low, high = versions
     if hello.version_max < low or hello.version_min > high:
         return Refusal(

@@ -108,7 +108,7 @@ class Batch:
     """Whole frames, verbatim, of one epoch and of contiguous positions: they follow `after_position`.
 
     `data` is as `codec` says ("", "zstd" or "snappy"); unpacked it holds the bytes of [start_position, end_position).
-    `lineage` is the primary's up to the epoch of the frames, given where the subscriber cannot be known to have it.
+    `lineage` is the primary's up to the epoch of the frames, given if the subscriber may lack it.
     """
 
     after_position: int
@@ -127,7 +127,7 @@ class Batch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Heartbeat:
-    """Said when there was nothing to say for a while. `sent_position` is where what was sent ends."""
+    """Sent after a while without another message. `sent_position` is the end of the frames sent."""
 
     sent_position: int
     source_lsn: int
@@ -153,7 +153,7 @@ class Plan:
     """The log to fetch if the subscriber's own cannot be continued: a manifest, and files.
 
     `manifest` are the bytes of one whose segments are all sealed, `sizes` those of the segments' files in its order,
-    then of the snapshot at `snapshot_lsn`, where that is not 0.
+    then of the snapshot at `snapshot_lsn`, if that is not 0.
     """
 
     manifest: bytes = field(repr=False)

@@ -26,7 +26,7 @@ class CutSegment:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommonPoint:
-    """Where a log is to end, and what becomes of its sealed segments."""
+    """The end that a log is cut to, and the fate of its sealed segments."""
 
     end: LogEnd
     kept: tuple[SegmentRecord, ...]
@@ -34,14 +34,14 @@ class CommonPoint:
     cut: CutSegment | None
     dropped: tuple[SegmentRecord, ...]
     passed: str = ""
-    """Why the log cannot be cut there, in words; "" where it can."""
+    """Why the log cannot be cut there, in words; "" if it can."""
 
 
 def common_point(view: LogView, lsn: int) -> CommonPoint:
     """Return the end of the last frame whose records are all at or below `lsn`, in a log that is sealed.
 
     Frames without records after it are cut off, too: the primary need not have them. A frame that is partly above is
-    cut off whole. CorruptionError where a frame header before that point is damaged.
+    cut off whole. CorruptionError if a frame header before that point is damaged.
     """
     segments = view.manifest.sealed
     compacted = [s for s in segments if s.flags & SegmentFlag.COMPACTED and s.last_lsn > lsn]
@@ -63,7 +63,7 @@ def common_point(view: LogView, lsn: int) -> CommonPoint:
 
 
 def _end_in(view: LogView, record: SegmentRecord, lsn: int) -> tuple[LogEnd, SegmentRecord, int] | None:
-    """Return the last end of records at or below `lsn` in a segment, what is left of it, and its bytes."""
+    """Return the last end of records at or below `lsn` in a segment, the rest of it, and its bytes."""
     manifest = view.manifest
     file = open_segment(view.storage, record)
     try:

@@ -1,4 +1,4 @@
-"""Following a primary over gRPC: what people call, around the loop that works on the replica's own log and store."""
+"""Following a primary over gRPC: the public class, around the loop that works on the replica's own log and store."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ from walkit.storage.address import AnyPlace, Place, storage_at
 class Replica:
     """Follows a primary into a log and a store that it owns. A context manager. Safe from any thread.
 
-    Opening takes the writer's lock of `dir` and recovers what is there; `start` begins to follow, and continues through
-    every restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", "snappy"
-    or None); what is stored is the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
-    knows the replica by its identity, kept in a private file of `dir` from the first contact on. A copy of
-    the folder is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a
-    replica can be seeded from a copy. A frame of more than 64 MiB is taken where `frame_bytes_max` of `options` is as
-    large.
+    Opening takes the writer's lock of `dir` and recovers the log; `start` begins to follow, and continues through every
+    restart of either side from the replica's last LSN. `codec` compresses frames on their way ("zstd", "snappy" or
+    None); the stored bytes are the same. `name` (1 to 128 printable characters) is a label, which is kept. The primary
+    knows the replica by its identity, kept in a private file of `dir` from the first contact on. A copy of the folder
+    is refused as an IdentityError; with `new_identity` the identity is forgotten and the data kept, so a replica can be
+    seeded from a copy. A frame of more than 64 MiB is taken if `frame_bytes_max` of `options` is as large.
 
     The replica's store is loaded from its newest snapshot and the log after it. `checkpoint` takes one and drops the
     log below it; with `checkpoint_every` that is done after so many records. `retention` of `options` drops what its
@@ -52,7 +51,7 @@ class Replica:
 
     A log that differs from the primary's is refused as a DivergenceError. One that differs only by frames without
     records at its end, as after a promotion of another replica, is cut back before them. With `rewind` it is cut back
-    to where the histories part, what goes is kept under lost+found, and the replica follows on under a new identity;
+    to the last common record, the rest is kept under lost+found, and the replica continues under a new identity;
     `walkit.replication.rewind` lists the refusals (RewindError), and the cuts that `force_rewind` makes all the same.
 
     A replica that is dropped without `stop` stops by itself, with a ResourceWarning unless the process is ending; its
@@ -63,8 +62,8 @@ class Replica:
     it goes in the clear: off loopback that is refused, unless with `insecure`. If the primary refuses either, the
     replica ends after a second try, with an OptionsError.
 
-    Raises what opening a log raises, IdentityError for a copied folder, OptionsError for files of `tls` that cannot be
-    used.
+    Raises the errors of opening a log, IdentityError for a copied folder, OptionsError for files of `tls` that cannot
+    be used.
     """
 
     def __init__(
@@ -132,7 +131,7 @@ class Replica:
         self._finalizer = weakref.finalize(self, stop_dropped, self._loop)
         watch_exit()
 
-    # -- what people call
+    # -- public calls
 
     def start(self) -> Self:
         """Begin to follow; returns this replica. Starting again does nothing; LogClosedError once it was stopped."""
@@ -198,7 +197,7 @@ class Replica:
         )
 
     def statistics(self) -> TrafficStatistics:
-        """Return what this replica has taken in of frames since it was made, in all and by codec."""
+        """Return the frames that this replica has received since it was made, in all and by codec."""
         return self._core.traffic.statistics()
 
     def checkpoint(self, *, trim: bool = True) -> CheckpointReport:
@@ -262,5 +261,5 @@ def _has(opened: Opened, wanted: Awaited) -> bool:
 
 
 def _wait(opened: Opened, wanted: Awaited, seconds: float) -> None:
-    """Wait until a replica has a record, for so long; ended by what ends the replica, too."""
+    """Wait until a replica has a record, for so long; also ended by the replica's end."""
     opened.store.wait_until(lambda: opened.core.error is not None or _has(opened, wanted), seconds)

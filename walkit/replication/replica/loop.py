@@ -1,4 +1,4 @@
-"""The loop of a replica: one thread that passes what comes to the subscriber core, and does the steps that follow.
+"""The loop of a replica: one thread that passes events to the subscriber core, and does the steps that follow.
 
 It outlives the user's object until it is stopped: the `Replica` holds the loop, the thread holds only the loop. So a
 replica that is dropped without stop() is collected, and its finaliser stops the loop.
@@ -167,13 +167,13 @@ class ReplicaLoop:
     def _report(self) -> None:
         """Emit the edges that were taken."""
         if self.core.states.moves:
-            self.store.wake()  # what waits for the first contact
+            self.store.wake()  # ends waits for the first contact
             report_moves(
                 self.core.states, self.log.events, name=self.core.name, source=self.destination.address
             )
 
     def _follow(self) -> None:
-        """Follow, and cut a diverged suffix off where that was asked for or no record is in it."""
+        """Follow, and cut a diverged suffix off on request or if no record is in it."""
         self._follow_one()
         while self.is_rewinding and not self.stopping:
             self._rewind()
@@ -218,7 +218,7 @@ class ReplicaLoop:
                 self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
 
     def _check(self) -> None:
-        """Assert what holds between two turns of the loop, on its thread: all that was gathered is imported."""
+        """Assert the invariants between two turns of the loop, on its thread: all gathered frames are imported."""
         assert not self._queued and not self._queued_bytes, "frames wait that nothing imports"
         assert self._replacing or not self._reopened
         assert self._replacing or self._gave_up is not None or self.core.end.position == self.log.end.position
@@ -358,7 +358,7 @@ class ReplicaLoop:
             self._import_queued()
 
     def _import_queued(self) -> None:
-        """Put what was gathered into the log, acknowledge it, then feed the store."""
+        """Import the gathered frames, acknowledge them, then feed the store."""
         steps, self._queued, self._queued_bytes = self._queued, [], 0
         if steps:
             run = join_runs([step.run for step in steps])

@@ -87,7 +87,7 @@ class ReplicaOpening:
         )
 
     def mends(self, error: WalkitError | None, log: ImportedLog) -> bool:
-        """Say whether a rewind is to be tried after this error: where it was asked for, or no record can differ."""
+        """Return whether to try a rewind after this error: on request, or if no record can differ."""
         if not isinstance(error, DivergenceError) or isinstance(error, RewindError):
             return False
         if object_store_of(self.storage) is not None:
@@ -95,10 +95,10 @@ class ReplicaOpening:
         return self.rewinds or only_markers_differ(error, log.manifest, log.end)
 
     def rewound(self, before: Opened, error: DivergenceError) -> tuple[Opened, WalkitError | None]:
-        """Close the log, cut off what its primary does not have, and open it again under a new identity.
+        """Close the log, cut off the records that its primary lacks, and open it again under a new identity.
 
         Without having been asked for it cuts frames without records alone. Where the rewind is refused the log is
-        opened as it was, and the refusal returned. Raises what opening raises; the log is closed then.
+        opened as it was, and the refusal returned. Raises the errors of opening; the log is closed then.
         """
         before.log.close()
         before.store.wake()
@@ -136,6 +136,6 @@ def only_markers_differ(error: DivergenceError, manifest: Manifest, end: LogEnd)
 
 
 def _name_of(location: str) -> str:
-    """Return a name that no other replica has, after the folder where that can be said."""
+    """Return a name that no other replica has, after the folder if possible."""
     folder = "".join(c for c in os.path.basename(location.rstrip("/")) if c.isprintable())
     return f"{folder[: NAME_CHARS_MAX // 2] or 'replica'}-{secrets.token_hex(4)}"

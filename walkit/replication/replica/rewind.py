@@ -1,6 +1,6 @@
 """Rewind: cuts a replica's log back to the last record that it shares with its primary. Only on request.
 
-The order is that of a recovery that cuts: what goes is kept under lost+found, durably, then the snapshots of it go,
+The order is that of a recovery that cuts: the cut records are kept under lost+found, durably, then their snapshots go,
 then the manifest is replaced, then the files are cut. A crash before the manifest leaves the log as it was, and one
 after it a log that the next opening tidies.
 """
@@ -53,9 +53,9 @@ class RewindReport:
     bytes_kept: int
     """Bytes of segment files that were kept under lost+found."""
     snapshots_dropped: tuple[int, ...]
-    """LSNs of the snapshots that held what was cut off."""
+    """LSNs of the snapshots that held cut records."""
     forced_past: tuple[str, ...]
-    """Claims and chained replicas that have read what was cut off; () without `force`."""
+    """Claims and chained replicas that have read cut records; () without `force`."""
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -99,10 +99,10 @@ def rewind(
     forgotten: it ends below what it has acknowledged. A crash leaves the log as it was or rewound; then the same call
     does the rest, or there is nothing left to do.
 
-    RewindError, and nothing was changed but what recovery does: "held" where a claim or a chained replica has
-    read what would go, unless with `force`; "bootstrap" where a snapshot, a trim or a compaction has passed the common
-    point, so that the state there is gone; "foreign" where nothing is common; "records" where, in spite of
-    `records=False`, records would go. LogLockedError while the log is open; what opening a replica raises.
+    RewindError, and only recovery has changed the folder: "held" if a claim or a chained replica has read records that
+    would go, unless with `force`; "bootstrap" if a snapshot, a trim or a compaction has passed the common point, and
+    the state there is gone; "foreign" if nothing is common; "records" if records would go with `records=False`.
+    LogLockedError while the log is open; the errors of opening a replica.
     """
     storage = storage_at(dir)
     sink = events if isinstance(events, EventSink) else EventSink(events)
@@ -121,7 +121,7 @@ def rewind_storage(
     events: EventSink,
     again: FileNumber | None = None,
 ) -> RewindReport:
-    """Do what `rewind` does for a replica that has just released its lock: in the folder with the number `again`."""
+    """Rewind for a replica that has just released its lock: in the folder with the number `again`."""
     return run_uninterrupted(
         lambda: _rewind(storage, first_lsn, force, records, options, events, again), "rewind", events=events
     )
@@ -186,7 +186,7 @@ def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: boo
 def rewind_point(
     view: LogView, first_lsn: int, *, force: bool, records: bool = True
 ) -> tuple[CommonPoint, tuple[str, ...]]:
-    """Return where a rewind would cut a sealed log, and who has read what would go. Changes nothing.
+    """Return where a rewind would cut a sealed log, and the readers of the records to go. Changes nothing.
 
     RewindError if the log cannot be cut there, see `rewind`.
     """
@@ -202,7 +202,7 @@ def rewind_point(
     readers = tuple(_readers_past(view, point.end.last_lsn))
     if readers and not force:
         raise RewindError(
-            f"{location} was not rewound to LSN {point.end.last_lsn:,}: {', '.join(readers)} have read what would go. "
+            f"{location} was not rewound to LSN {point.end.last_lsn:,}: {', '.join(readers)} have read past it. "
             "Nothing was changed; force cuts it off all the same, and each of them gets a DivergenceError",
             first_lsn=first_lsn,
             reason="held",
@@ -222,7 +222,7 @@ def _require_common(storage: Storage, first_lsn: int) -> None:
 
 
 def _require_a_state(view: LogView, point: CommonPoint, first_lsn: int) -> None:
-    """Refuse where the state at the common point is gone: only a bootstrap brings it back."""
+    """Refuse if the state at the common point is gone: only a bootstrap brings it back."""
     manifest, lsn = view.manifest, point.end.last_lsn
     why = ""
     if point.passed:
@@ -244,7 +244,7 @@ def _require_a_state(view: LogView, point: CommonPoint, first_lsn: int) -> None:
 
 
 def _readers_past(view: LogView, end_lsn: int) -> Iterator[str]:
-    """Yield what has read records after `end_lsn`: claims, and replicas of this one, each by its name."""
+    """Yield the readers of records after `end_lsn`: claims, and replicas of this one, each by its name."""
     storage, manifest = view.storage, view.manifest
     for fact in claim_facts(storage, manifest):
         # An unreadable one may be of a consumer that is further; one of a branch that was cut has none.
@@ -291,7 +291,7 @@ def _rewound(manifest: Manifest, point: CommonPoint, newest_snapshot: int) -> Ma
 
 
 def _cut(storage: Storage, point: CommonPoint) -> None:
-    """Cut the files; a crash before the end leaves what the next opening takes away."""
+    """Cut the files; after a crash before the end the next opening removes the rest."""
     if point.cut is not None:
         for name in files_of([point.cut.record]):
             if name != point.cut.record.name:

@@ -1,4 +1,4 @@
-"""The status of a replica, as a frozen value: its state, its lag where that is known, and why it does not advance."""
+"""The status of a replica, as a frozen value: its state, its lag if known, and why it does not advance."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class ReplicaStatus:
     applied_lsn: int
     """Last LSN applied to the replica's store."""
     source_lsn: int | None
-    """Last LSN that the primary has said is on its stable storage; None where this replica has heard of none."""
+    """Last LSN that the primary has said is on its stable storage; None if this replica has heard of none."""
     lag_records: int | None
     lag_bytes: int | None
     """Bytes of frames, padding included."""
@@ -52,15 +52,15 @@ class ReplicaStatus:
     gaps: int
     error: str | None
     trouble: str
-    """Why the last connection ended; "" where none did."""
+    """Why the last connection ended; "" if none did."""
     reason: str
     """The same as one word: "closed" (the primary's log or the primary), "absent", "damage", "level", "protocol" as
-    the primary gave it; "connection", "silence", "frames" (they came damaged); "failure". "" where no connection ended.
+    the primary gave it; "connection", "silence", "frames" (they came damaged); "failure". "" if no connection ended.
     """
     why: str
-    """Why it does not advance now; "" where it does, or has all that there is."""
+    """Why it does not advance now; "" if it does, or has all that there is."""
     stalled_s: float | None
-    """For how long it has not; None where `why` is ""."""
+    """For how long it has not; None if `why` is ""."""
     state_s: float | None
     """For how many seconds it has been in this state; None before `start`."""
     history: tuple[StateSpan, ...]
@@ -68,7 +68,7 @@ class ReplicaStatus:
 
     @property
     def since(self) -> float | None:
-        """When it stopped to advance, in seconds since 1970; None where `why` is ""."""
+        """When it stopped to advance, in seconds since 1970; None if `why` is ""."""
         return None if self.stalled_s is None else time.time() - self.stalled_s
 
     def line(self) -> str:

@@ -70,7 +70,7 @@ class ReplicaStore(MappingApi):
             self._checkpoints()
 
     def _checkpoints(self) -> Checkpointer:
-        """Return what takes checkpoints, made when there is a log."""
+        """Return the checkpointer, made when there is a log."""
         with once(self._beginning), self._beginning:
             if self._checkpointer is None:
                 self._checkpointer = self._begin_checkpoints()
@@ -82,7 +82,7 @@ class ReplicaStore(MappingApi):
             log.storage,
             log.options.codec,
             log.manifest_store,
-            lambda lsn: None,  # what is applied was imported, which is durable
+            lambda lsn: None,  # applied records were imported, which is durable
             log.segments.maintenance,
             log.upkeep.trimmer,
             log.upkeep.orphan_files,
@@ -102,7 +102,7 @@ class ReplicaStore(MappingApi):
     def reload(self) -> None:
         """Load the state from the replica's log again, as it was replaced. Called by the importing thread.
 
-        Raises what `walkit.recover` raises; then the state is as before.
+        Raises the errors of `walkit.recover`; then the state is as before.
         """
         recovery, table, begins_lsn = _recovered(self.log)
         with once(self._beginning), self._beginning:
@@ -114,13 +114,13 @@ class ReplicaStore(MappingApi):
         self.wake()
 
     def _check(self) -> None:
-        """Assert what holds between two imports, on the importing thread: the state is one that the log can give."""
+        """Assert the invariants between two imports, on the importing thread: the log can give this state."""
         with once(self._beginning), self._beginning:
             assert self._checkpoint_thread is None or self._checkpointer is not None
             assert self._recovery is not None or self.begins_lsn == 1
         assert 0 <= self._table.applied_lsn <= self._follower.applied_lsn
         assert self.log.closed or self._follower.applied_lsn <= self.log.durable_lsn, (
-            "what may be lost was applied"
+            "a record that may be lost was applied"
         )
 
     def feed(self, run: FrameRun) -> None:

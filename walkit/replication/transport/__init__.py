@@ -2,5 +2,5 @@
 
 - both sides: `grpc_common` has gRPC and its options, `threads` the threads and the clock, `address` and `tls`;
 - a primary: `access` by tokens, `calls` bounds those that wait and those that are served;
-- a replica: `connection` is one call, and the thread that receives what comes by it.
+- a replica: `connection` is one call, and the thread that receives its messages.
 """

@@ -50,7 +50,7 @@ def parse_address(text: object, option: str, *, listening: bool = False) -> Addr
 
 
 def why_not_bound(address: Address) -> str:
-    """Return what the system says to a socket at this address; "" where it takes one."""
+    """Return the system's error for a socket at this address; "" if it takes one."""
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
             with socket.socket(family, kind, protocol) as probe:
@@ -81,7 +81,7 @@ def _host_of(host: str, text: str, option: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ListenAddress:
-    """Where to listen: the host as it was given, what is bound for it, and the port (0: a free one)."""
+    """Where to listen: the host as it was given, its bound addresses, and the port (0: a free one)."""
 
     host: str
     bound: tuple[str, ...]

@@ -98,7 +98,7 @@ class CallTable:
         assert self._waiting.keys().isdisjoint(self._seated.values()), "a call that has a place waits for one"
 
     def cancel_stalled(self, now_ms: float) -> None:
-        """Cancel the calls whose peers do not read what is sent to them."""
+        """Cancel the calls whose peers do not read their messages."""
         with once(self._lock), self._lock:
             calls = [*self._waiting, *self._seated.values()]
         for call in calls:
@@ -132,7 +132,7 @@ class SingleRequestCalls:
         return handle
 
     def _request(self, requests: Iterator[bytes], context: Any) -> bytes | None:
-        """Return the message of a call; None where the call ends without one."""
+        """Return the message of a call; None if the call ends without one."""
         with once(self._lock), self._lock:
             longest = enter_waiting(self._waiting, context)
         if longest is not None:

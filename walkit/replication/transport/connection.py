@@ -48,7 +48,7 @@ class Destination:
         return () if self.token is None else ((TOKEN_KEY, self.token),)
 
     def channel(self, frame_bytes_max: int) -> Any:
-        """Return a new gRPC channel; OptionsError where a file of its TLS cannot be used."""
+        """Return a new gRPC channel; OptionsError if a file of its TLS cannot be used."""
         options = (*channel_options(frame_bytes_max), *name_options(self.tls))
         if self.tls is None:
             return grpc.insecure_channel(self.address, options=options)
@@ -81,7 +81,7 @@ def _is_loopback(address: Address) -> bool:
 
 
 class Connection:
-    """One call to a publisher: its thread receives what comes, and passes it to `inbox` with itself."""
+    """One call to a publisher: its thread receives messages, and passes them to `inbox` with itself."""
 
     def __init__(
         self,
@@ -101,7 +101,7 @@ class Connection:
         except RuntimeError as error:
             self.close()
             raise PeerError(
-                f"no thread receives what {destination.address} sends: {error}", address=destination.address
+                f"no thread to receive from {destination.address}: {error}", address=destination.address
             ) from error
 
     def send(self, message: FromSubscriber) -> None:

@@ -9,7 +9,7 @@ from walkit.errors import MissingExtraError
 from walkit.format.layout import FRAME_BYTES_LIMIT
 from walkit.replication.protocol.wire import SUBSCRIBER_BYTES_MAX, publisher_bytes_max
 
-# With fork support, gRPC starts its threads again in a forked child: where that is about to become another program
+# With fork support, gRPC starts its threads again in a forked child: if that is about to become another program
 # (PySpark's Java, any subprocess with a preexec_fn) they find their descriptors closed, and abort it (grpc/grpc#43055).
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
 try:
@@ -25,7 +25,7 @@ SERVER_OPTIONS = (
     ("grpc.max_send_message_length", publisher_bytes_max(FRAME_BYTES_LIMIT)),
     # Two servers on one port would each get half of the replicas.
     ("grpc.so_reuseport", 0),
-    # A replica says little: what it has said and was not read stays small, however fast it could send.
+    # A replica sends little: its unread messages stay small, however fast it could send.
     ("grpc.http2.bdp_probe", 0),
     # A connection without a call holds a descriptor: it is closed after these times.
     ("grpc.server_handshake_timeout_ms", 5_000),

@@ -42,7 +42,7 @@ class ClientTLS:
 
     `ca` are the authorities that may have signed the primary's certificate; without it those that gRPC brings.
     `certificate` and `key` are for a primary that asks for them. The certificate has to name the host of the address,
-    or `server_name` where that is given.
+    or `server_name` if that is given.
     """
 
     ca: Path | None = None
@@ -85,7 +85,7 @@ def name_options(tls: ClientTLS | None) -> tuple[tuple[str, str], ...]:
 
 
 def tls_fault(address: str, tls: ClientTLS | None) -> str:
-    """Return what is wrong with the TLS between here and an address, after a connection failed; "" where nothing is.
+    """Return the TLS fault of a failed connection to an address; "" without one.
 
     Connects and shakes hands, as gRPC gives its reason in words of its library that change. Each of several tries has
     to find the same fault, since a network can spoil one. Waits up to a few seconds; sends nothing after the handshake,
@@ -112,7 +112,7 @@ def _probe(address: str, tls: ClientTLS | None) -> str:
             context.wrap_socket(plain, server_hostname=(tls and tls.server_name) or host) as secure,
         ):
             if tls is None:
-                return "what listens there speaks TLS: give tls=ClientTLS(...) (walkit follow --tls-ca FILE)"
+                return "the server there speaks TLS: give tls=ClientTLS(...) (walkit follow --tls-ca FILE)"
             if secure.recv(1):
                 return ""
             return "the primary ends the connection after the handshake: it wants another certificate of this replica"
@@ -128,7 +128,7 @@ def _words_of(error: ssl.SSLError) -> str:
     """Return the words of a handshake that fails for good; "" for one that may pass, as a damaged one does."""
     reason = error.reason or ""
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
-        return "what listens there speaks no TLS"
+        return "the server there speaks no TLS"
     return f"the TLS handshake fails: {reason}" if reason.endswith(LASTING_FAULTS) else ""
 
 
