@@ -36,7 +36,7 @@ class EndWatch:
         self._over: WakeEvent | None = None
 
     def add(self, callback: Callable[[], object]) -> Callable[[], None]:
-        """Call `callback` from now on; return a function to stop it. The first call starts the thread."""
+        """Call `callback` until the returned function is called. The first starts the thread, the last one ends it."""
         with once(self._lock), self._lock:
             if self._over is None:
                 over = WakeEvent()
