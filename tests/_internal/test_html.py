@@ -128,7 +128,7 @@ def test_parts_fill_the_bar_and_are_all_to_be_seen(sizes: list[float]) -> None:
     assert all(b >= a - 0.02 for a, b in pairwise(widths))
 
 
-def test_marks_stand_in_their_parts() -> None:
+def test_marks_are_in_their_parts() -> None:
     """Marks at both ends and in the middle of parts, one beyond its part, and one on a part that is not drawn."""
     parts = [Part(100, "#8888", ""), Part(300, "#8888", "")]
     boxes, marks = drawing(
@@ -215,7 +215,7 @@ def test_no_room_writes_tables_of_its_own(checkout: Checkout) -> None:
     assert own <= {
         "walkit/demo/report.py",
         "walkit/demo/result.py",
-    }  # the page, and what it has in common with a cell
+    }  # the page, and its parts in common with a cell
 
 
 def test_a_wide_table_shows_its_words_whole() -> None:

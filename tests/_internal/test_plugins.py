@@ -1,4 +1,4 @@
-"""What packages offer by name: policies and devices as entry points, and the fixtures of the pytest plugin."""
+"""Names that packages offer: policies and devices as entry points, and the fixtures of the pytest plugin."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_names_are_looked_up_without_loading(offered: Path) -> None:
 
 
 def test_every_policy_has_a_name() -> None:
-    """Each class of walkit.policy that decides and is no interface has one name."""
+    """Each class of walkit.policy that decides and is not an interface has one name."""
     deciding = {
         value
         for name in walkit.policy.__all__

@@ -1,4 +1,4 @@
-"""Who takes `progress=` takes what it can use, and refuses the rest by name before anything is done."""
+"""Calls with `progress=` take usable values, and refuse others by name before any work."""
 
 from __future__ import annotations
 

@@ -72,6 +72,6 @@ def test_names_and_values_have_no_head() -> None:
 
 
 @pytest.mark.parametrize(("value", "expected"), [(None, None), (math.nan, None), (1.23456, 1.23), (2.0, 2.0)])
-def test_what_is_not_known_is_none(value: float | None, expected: float | None) -> None:
-    """JSON has no nan; what is known is rounded."""
+def test_unknown_values_become_null(value: float | None, expected: float | None) -> None:
+    """JSON has no nan; known values are rounded."""
     assert rounded(value, 2) == expected

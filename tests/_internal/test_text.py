@@ -46,11 +46,11 @@ def test_a_count_has_its_noun(number: int, said: str) -> None:
     ],
 )
 def test_a_range_of_lsns_is_never_written_backwards(first: int, last: int, said: str, alone: str) -> None:
-    """An empty range says so, one record is one number, more are from and to."""
+    """An empty range is named so, one record is one number, more are from and to."""
     assert (bounds(first, last), lsn_range(first, last)) == (said, alone)
 
 
-def test_what_holds_nothing_or_one_says_so(tmp_path: Path) -> None:
+def test_texts_of_nothing_and_of_one_record(tmp_path: Path) -> None:
     """Log, reader, inventory, scan, Store and table, empty and with one record: no "1 segments", no "LSN 1 to 0"."""
     said = []
     with walkit.open(tmp_path / "log") as log:

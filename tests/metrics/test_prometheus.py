@@ -14,7 +14,7 @@ from walkit.metrics import LogStatistics, StoreStatistics, TrafficStatistics, pr
 
 
 def samples(text: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    """What the parser reads: value by (name, labels)."""
+    """The parsed samples: value by (name, labels)."""
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
         for family in text_string_to_metric_families(text)
@@ -69,7 +69,7 @@ def test_any_value_of_a_label_comes_back(value: str) -> None:
 
 @pytest.mark.parametrize("name", ["", "1a", "a-b", "a b", "__name__", "ü"])
 def test_a_name_that_prometheus_refuses_is_refused(name: str) -> None:
-    """Names of labels that are none: an OptionsError that names the label, and no text."""
+    """Invalid names of labels: an OptionsError that names the label, and no text."""
     with pytest.raises(OptionsError) as refused:
         prometheus_text(LogStatistics(), labels={name: "x"})
     assert refused.value.wanted == name

@@ -75,8 +75,8 @@ class Counted:
         return LogStatistics(appended_lsn=self.asked, acked_lsn=self.asked)
 
 
-def test_a_collection_reads_a_log_once() -> None:
-    """Collect three times: the statistics are asked for three times, and each collection is of one snapshot."""
+def test_a_collection_takes_one_snapshot() -> None:
+    """Collect three times: the statistics are read three times, and each collection uses one snapshot."""
     collector = Collector()
     source = Counted()
     collector.telemetry.watch(source, {"log": "a"})
@@ -119,9 +119,7 @@ def test_events_are_counted_and_forwarded(tmp_path: Path) -> None:
     assert {"walkit.log.open", "walkit.log.close"} <= set(seen)
 
 
-def test_events_go_to_logging_where_no_callback_is_given(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_events_go_to_logging_without_a_callback(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Count events without a callback: they are in the log of Python as they are without telemetry."""
     with caplog.at_level(logging.DEBUG, "walkit"):
         walkit.open(tmp_path / "log", events=Collector().telemetry.on_event).close()

@@ -70,8 +70,8 @@ def test_a_large_io_counts_as_several() -> None:
     assert (first.begins_ns, second.begins_ns) == (0, 4_000_000)
 
 
-def test_a_stall_holds_back_what_is_under_way_and_what_comes() -> None:
-    """With one I/O every 100 us for 30 s, each stall of 20 ms is seen by those in its way, and by nobody else."""
+def test_a_stall_delays_running_and_new_io() -> None:
+    """With one I/O every 100 us for 30 s, each stall of 20 ms delays the I/O in its way, and no other."""
     model = DeviceModel(name="d", latency=ConstantLatency(50), stalls=Stalls(every_s=1, duration_ms=20))
     device = Device(model, seed=5)
     took_us = [(device.submit(now, 1).done_ns - now) // 1000 for now in range(0, 30 * NS_PER_S, 100_000)]

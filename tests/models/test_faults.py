@@ -1,4 +1,4 @@
-"""FaultyStorage: every kind of fault, over memory and over files, and what it writes down."""
+"""FaultyStorage: every kind of fault, over memory and over files, and its trace."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ def memory() -> tuple[CrashingStorage, FaultyStorage, StorageFile]:
 
 
 def durable(storage: CrashingStorage) -> bytes:
-    """What a power cut at this moment leaves of the file for sure."""
+    """The bytes of the file that survive a power cut now for sure."""
     return storage.crash().open("file", "read").read(0, 1 << 20)
 
 
-def test_the_trace_tells_what_was_asked(faulty: FaultyStorage) -> None:
+def test_the_trace_has_every_operation(faulty: FaultyStorage) -> None:
     """Every operation is written down in order, with its place and size, the failed one too."""
     faulty.fail("sync", "file")
     file = faulty.open("file", "create")
@@ -133,7 +133,7 @@ def test_what_fails_is_said_with_a_verb(faulty: FaultyStorage) -> None:
 
 
 def test_the_nth_matching_operation_fails(faulty: FaultyStorage) -> None:
-    """Counted from the rule's making, by name pattern, once, several times or for ever, until cancelled."""
+    """Counted from the rule's making, by name pattern, once, several times or forever, until cancelled."""
     file, other = faulty.open("a.segment", "create"), faulty.open("b.other", "create")
     file.write(0, [b"x"])
     third = faulty.fail("write", "*.segment", nth=3, times=2)

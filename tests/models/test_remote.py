@@ -1,4 +1,4 @@
-"""RemoteStorage: the shared suite through it, and what a request costs, on a clock that sleeping alone moves."""
+"""RemoteStorage: the shared suite through it, and the cost of a request, on a clock that sleeping alone moves."""
 
 from __future__ import annotations
 

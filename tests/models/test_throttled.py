@@ -1,4 +1,4 @@
-"""ThrottledStorage: the shared suite through it, and what the device's time is spent on."""
+"""ThrottledStorage: the shared suite through it, and the use of the device's time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_a_log_on_a_throttled_storage_keeps_its_word() -> None:
         assert [record.value for record in log.read()] == [b"%d" % n for n in range(20)]
 
 
-def test_a_device_nobody_knows_is_refused() -> None:
+def test_an_unknown_device_is_refused() -> None:
     """An unknown preset is an OptionsError that names those there are."""
     with pytest.raises(walkit.OptionsError, match="essd-pl1-20g"):
         ThrottledStorage(CrashingStorage(), "floppy")

@@ -134,7 +134,7 @@ def test_a_flush_waits_for_a_change_that_another_turn_has_taken() -> None:
 
 
 def test_a_flush_of_a_fenced_writer_fails_though_a_claim_took_its_change() -> None:
-    """Open again between a writer's change and a turn of its claims: the change is left out, and the flush says so."""
+    """Open again between a writer's change and a turn of its claims: the change is left out, and the flush fails."""
     base = MemoryObjectStore()
     walkit.open(base).close()
     ledger = ledger_of(base)

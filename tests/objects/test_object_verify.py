@@ -163,7 +163,7 @@ def test_a_log_is_ok_beside_a_trim_or_a_compaction(act: Callable[[MemoryObjectSt
 
 
 def test_a_compacted_segment_that_is_gone_is_missing() -> None:
-    """Delete the object of a compacted segment: reader and verification say that it is missing, and name it."""
+    """Delete the object of a compacted segment: reader and verification report it as missing, by name."""
     base = MemoryObjectStore()
     compacted(base)
     (key,) = (entry.key for entry in base.list_after("files") if entry.key.endswith(".segment"))

@@ -348,7 +348,7 @@ def test_a_cursor_moves_in_a_process_of_its_own(tmp_path: Any) -> None:
 
 
 class Effects:
-    """A consumer's own place: a list of what it did that a crash keeps, with an LSN if it is kept there."""
+    """A consumer's own place: a list of its effects that a crash keeps, with an LSN if it is kept there."""
 
     def __init__(self) -> None:
         self.done: list[int] = []

@@ -3,8 +3,8 @@
 `pa` and `pc` are `pyarrow` and `pyarrow.compute`. A name that was asked for once is kept, so that a loop pays for a
 plain attribute; a module that needs them at import time (a base class, a constant) pays for pyarrow there.
 
-`pa.array`, `to_numpy` and `cast` import pandas, where it is installed, and `pyarrow.compute`, a third of a second in
-each process for a question (is this a pandas object?) whose answer is known here. The functions below do without.
+`pa.array`, `to_numpy` and `cast` import pandas, if it is installed, and `pyarrow.compute`, a third of a second in each
+process for a question (is this a pandas object?) whose answer is known here. The functions below do without.
 """
 
 from __future__ import annotations

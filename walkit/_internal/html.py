@@ -16,7 +16,7 @@ COLOURS = (BLUE, CYAN, GREEN, YELLOW, RED, PURPLE)
 """In the order in which the parts of a bar take them."""
 GREY = "#999999"
 WARNING = "var(--bad, #d9534f)"
-"""A red of the page where it has one for its theme."""
+"""A red of the page, if its theme has one."""
 LEFT, RIGHT = "text-align:left", "text-align:right;white-space:nowrap"
 WRAPS = "white-space:normal;overflow-wrap:anywhere"
 
@@ -36,9 +36,9 @@ class Markup(str):
 
 
 def tag(name: str, *content: object, **attributes: object) -> Markup:
-    """Return one element. Content that is no Markup is escaped; an attribute that is None is left out.
+    """Return one element. Content that is not Markup is escaped; an attribute that is None is left out.
 
-    Underscores in names of attributes become hyphens, but for a last one, which is dropped (`class_`).
+    Underscores in names of attributes become hyphens, except a last one, which is dropped (`class_`).
     """
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{escape(str(value), quote=True)}"'
@@ -49,7 +49,7 @@ def tag(name: str, *content: object, **attributes: object) -> Markup:
 
 
 def join(parts: Iterable[object]) -> Markup:
-    """Return the parts one after the other; those that are no Markup are escaped."""
+    """Return the parts one after the other; those that are not Markup are escaped."""
     return Markup("".join(part if isinstance(part, Markup) else escape(str(part)) for part in parts))
 
 
@@ -88,9 +88,9 @@ def titled(title: object, pairs: Iterable[tuple[str, object]]) -> Markup:
 
 
 def options(title: object, given: Any, told: Mapping[str, object] | None = None) -> Markup:
-    """Return a table of the fields of a dataclass below a title; what is not its default is bold.
+    """Return a table of the fields of a dataclass below a title; values that are not the default are bold.
 
-    `told` maps names to the text shown in place of a value.
+    `told` maps names to the text shown instead of a value.
     """
     rows = []
     for field in fields(given):
@@ -150,10 +150,10 @@ class Mark(NamedTuple):
 
 
 def bar(parts: Sequence[Part], marks: Iterable[Mark] = (), *, label: str | None = None) -> Markup:
-    """Return parts side by side, with marks across them; nothing if there is no part. `label` says what it shows.
+    """Return parts side by side, with marks across them; empty without a part. `label` describes it.
 
-    Of more than 200 parts the last are drawn, and only marks on those. The bar is made of plain elements: what cleans
-    the HTML of a notebook that is not trusted keeps those, where it would make loose words of a drawing (SVG).
+    The last 200 parts are drawn, and only marks on those. The bar is made of plain elements: the sanitizer of an
+    untrusted notebook keeps those, and would turn a drawing (SVG) into loose words.
     """
     hidden = max(len(parts) - PARTS_MAX, 0)
     shown = parts[hidden:]

@@ -82,7 +82,7 @@ class TableReport(ABC):
         return range(self.left_columns, len(self._head()))
 
     def _plain_notes(self) -> int:
-        """Return how many of the notes are no warnings; warnings are the last ones."""
+        """Return how many of the notes are not warnings; warnings are the last ones."""
         return len(self.notes)
 
     def _row_titles(self) -> Sequence[str]:
@@ -139,7 +139,7 @@ class PhaseClock:
 
     @contextmanager
     def phase(self, name: str) -> Iterator[dict[str, Any]]:
-        """Time a block; facts put into the yielded dict stand in the report."""
+        """Time a block; facts put into the yielded dict are in the report."""
         started = time.perf_counter()
         detail: dict[str, Any] = {}
         try:

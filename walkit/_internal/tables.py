@@ -10,7 +10,7 @@ import pandas as pd
 from walkit._internal.html import join, table, tag
 
 ROWS_MAX = 200
-"""Of a longer table the first ones are shown, and how many more there are is said."""
+"""The first rows of a longer table are shown, with the number of the others."""
 BREAK = "\u200b"
 """A place without width at which a browser may break a long name: else the last column is pushed out of the page."""
 

@@ -23,7 +23,7 @@ def aligned(headers: Sequence[str], rows: Sequence[Sequence[str]], right: Collec
 
 
 def counted(number: int, noun: str, plural: str | None = None) -> str:
-    """Return a number with its noun, in the plural but for 1: "1 segment", "2,000 segments"."""
+    """Return a number with its noun, in the plural except for 1: "1 segment", "2,000 segments"."""
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 

@@ -63,7 +63,7 @@ class WakeEvent:
     """Wakes one thread that waits; the wait clears it. Used like `threading.Event`, from any thread.
 
     One lock underneath, whose every step is one call in C. An Event is Python code: an interrupt of the main thread
-    (Ctrl-C) in the middle of it can leave its inner lock taken, and every other thread that sets it hangs for ever.
+    (Ctrl-C) in the middle of it can leave its inner lock taken, and every other thread that sets it hangs forever.
     """
 
     __slots__ = ("_gate",)
@@ -175,7 +175,7 @@ class EndingThread(threading.Thread):
         return self.ended
 
     def join(self, timeout: float | None = None) -> None:
-        """See threading.Thread. In a forked child, where the thread is not, it returns at once."""
+        """See threading.Thread. In a forked child, which lacks the thread, it returns at once."""
         waits = self.ident is not None and self._process == os.getpid()
         if waits and not self.wait(timeout):
             return
@@ -204,8 +204,8 @@ def on_log_thread() -> bool:
 
 
 def on_event_loop() -> bool:
-    """Say whether an event loop of asyncio runs in the calling thread, which must not wait then."""
-    if "asyncio" not in sys.modules:  # there is no loop yet
+    """Return whether an event loop of asyncio runs in the calling thread, which must not wait then."""
+    if "asyncio" not in sys.modules:  # no loop yet
         return False
     import asyncio
 

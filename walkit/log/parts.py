@@ -75,7 +75,7 @@ class Upkeep:
     retention: Retainer
 
     def driver(self, core: OrderingCore[Submitted], sink: FrameSink, name: str) -> CommitDriver:
-        """Return the driver of the commit path; `sink` is where its frames go.
+        """Return the driver of the commit path; `sink` takes its frames.
 
         A limited log refuses a segment that it has no room for.
         """

@@ -225,7 +225,7 @@ class _BulkFile:
 
 
 def segment_of(header: BulkHeader) -> SegmentHeader:
-    """Return the header of a segment that begins with the frames of a bulk."""
+    """Return the header of a segment whose first frames are those of a bulk."""
     return SegmentHeader(
         log_id=header.log_id,
         epoch=header.epoch,

@@ -103,7 +103,7 @@ class SegmentsFolder:
         return self.files.open(name, "read")
 
     def _segment_at(self, number: int, name: str) -> StorageFile:
-        """Return the segment that begins with the bulk of this number, also if the manifest has another one by now."""
+        """Return the segment whose first bulk has this number, even if the manifest has another one by now."""
         with once(self._lock), self._lock:
             view, firsts = self._view, {first.number: first for first in self._firsts.values()}
         try:

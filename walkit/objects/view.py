@@ -381,7 +381,7 @@ class ObjectEnd:
         if claims.counter >= self.claims.counter:
             self.claims = claims
         if claims.epoch > max((epoch.number for epoch in self.manifest.lineage), default=0):
-            self._read_manifest()  # files may be of an epoch that has begun since
+            self._read_manifest()  # files may belong to a newer epoch
         self.floor = max(self.floor, claims.floor)
         if self.floor.number > self._place.number:
             self._place = self.floor

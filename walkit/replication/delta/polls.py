@@ -235,7 +235,7 @@ class DeltaPolls:
             replies += self._close(session, PollRefusal(reason="stale", message="the session was replaced"))
             session = None
         if request.leave:
-            left = PollRefusal(reason="left", message="the reader needs the session no more")
+            left = PollRefusal(reason="left", message="the reader no longer needs the session")
             return [*replies, *(self._close(session, left) if session else ()), Reply(token, left)]
         if session is None:
             return [*replies, *self._open(request, version, token, end, seen_after_lsn, now_ms)]
