@@ -1,8 +1,8 @@
 """walkit: a laboratory for write-ahead logs that is also a real one.
 
-``import walkit`` is light and starts nothing. It loads what appends to a log and reads one; the rest (the Store and its
-state, scanning, and the rooms `spark`, `measure`, `plots`, `workload` and others) loads when its name is first used,
-and pyarrow when something is first read or given as Arrow.
+``import walkit`` is light and starts nothing. It loads the parts that append to a log and read one; the rest (the Store
+and its state, scanning, and the rooms `spark`, `measure`, `plots`, `workload` and others) loads when its name is first
+used, and pyarrow when something is first read or given as Arrow.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _ROOMS = (
     ),
     *("views", "workload"),
 )
-# Where each name lives that is loaded on first use: what keeps state or examines a log takes as long as all the rest.
+# The room of each name loaded on first use: parts that keep state or examine a log take as long as all the rest.
 _LATER = {
     "RECORD_SCHEMA": "record",
     "AsyncLog": "log.async_log",
@@ -250,7 +250,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Load a room, or what lives in one, on first use."""
+    """Load a room, or a name from one, on first use."""
     if name in _ROOMS:
         return _load(f"walkit.{name}")
     if name in _LATER:

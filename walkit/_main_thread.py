@@ -32,7 +32,7 @@ from walkit.events import EventSink, Outbox
 
 SIGINT: int = _signal.SIGINT
 IGNORED: int = _signal.SIG_IGN
-"""What `getsignal` returns of an ignored signal: this object, a small int."""
+"""Returned by `getsignal` for an ignored signal: this object, a small int."""
 getsignal: Callable[[int], Any] = _signal.getsignal
 set_handler: Callable[[int, Any], Any] = _signal.signal
 
@@ -45,7 +45,7 @@ def on_main_thread() -> bool:
 
 
 class Uninterrupted:
-    """Holds SIGINT back for a `with` block; what came meanwhile is handled at its end. Main thread only.
+    """Holds SIGINT back for a `with` block; an interrupt meanwhile is handled at its end. Main thread only.
 
     A process that ignores SIGINT goes on to ignore it: a child that is started meanwhile inherits that.
     """

@@ -21,7 +21,7 @@ class Policy(Protocol):
     """When to seal a frame: `walkit.policy` defines its question and answers, and has the usual ones."""
 
     def decide(self, queue: Any) -> Any:
-        """Say what to do with what waits: `Take` or `Wait`."""
+        """Decide about the waiting records: `Take` or `Wait`."""
 
 
 KIB = 1024
@@ -35,7 +35,7 @@ DURABILITY_PROMISES: dict[str, tuple[str, str, str, bool]] = {
     "interval": ("nothing", "what the last interval took", "in the page cache, synced by a timer", True),
     "none": ("nothing", "anything since the last sync() or seal", "in the page cache", True),
 }
-"""Per durability level: what a killed process loses of the acknowledged, what a power cut loses, where an
+"""Per durability level: the acknowledged records lost by a killed process, those lost by a power cut, where an
 acknowledged record is, and whether LSNs of acknowledged records may be given again after a power cut."""
 
 INTERVAL_MS_DEFAULT = 50
@@ -80,9 +80,9 @@ class Retention:
     """Drop the oldest while the segment files are larger, regardless of claims: a consumer so slow gets a
     GapError."""
     at_capacity: Literal["drop", "refuse"] = "drop"
-    """At `bytes_max`, drop the oldest, or refuse what needs a new segment: LogFullError (reason "retention"). Looked at
-    once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other limits
-    still drop."""
+    """At `bytes_max`, drop the oldest, or refuse records that need a new segment: LogFullError (reason "retention").
+    Looked at once a segment, so the files never pass `bytes_max`, which has room for two segments at least. The other
+    limits still drop."""
 
     def __post_init__(self) -> None:
         check_number(self.age_s, "age_s", 0, 1e10, above=True, or_none=True)
@@ -104,8 +104,8 @@ class Retention:
 class LogOptions:
     """How a log is written, read back and recovered. Byte counts are bytes, times are milliseconds.
 
-    What must stay fixed for a log's life is stored in it: `ack_order`. None means the log's own ("append" for a new
-    one); a conflict is an OptionsError that names both values. Limits bind only the segments made from now on.
+    One option stays fixed for a log's life and is stored in it: `ack_order`. None means the log's own ("append" for a
+    new one); a conflict is an OptionsError that names both values. Limits bind only the segments made from now on.
     """
 
     durability: Durability = "sync"

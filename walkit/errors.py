@@ -47,7 +47,7 @@
     ├── SnapshotError                       retry the stage it names
     ├── DivergenceError                     the two logs are different histories
     │   └── replication.RewindError         look at `reason`: its readers, or the need of a bootstrap
-    ├── replication.ProtocolError           look at what serves there
+    ├── replication.ProtocolError           look at the server there
     ├── replication.IdentityError           follow with a new identity
     └── replication.ReplicaFailedError      read its cause; make a new replica
 
@@ -263,7 +263,7 @@ class FormatVersionError(WalkitError):
 
 
 class CorruptionError(WalkitError):
-    """Bytes that were promised are not what was written. Nothing was changed.
+    """Promised bytes differ from the written ones. Nothing was changed.
 
     `first_lost_lsn` is the first LSN that cannot be read, `position` its position in the log;
     `expected` and `found` are the values that differed. Facts that are not known are None.
@@ -489,7 +489,7 @@ class WaitTimeoutError(WalkitError, TimeoutError):
 
 
 class CallbackError(WalkitError):
-    """A callback, a finaliser or a signal handler asked for what cannot come before it returns.
+    """A callback, a finaliser or a signal handler asked for a result that cannot come before it returns.
 
     Its thread is inside a frame, a sync or another step of walkit's, and has its locks.
 
@@ -513,7 +513,7 @@ class CallbackError(WalkitError):
 class LogPoisonedError(WalkitError):
     """An earlier write or sync failed, so the log takes no more. Nothing of this call was written.
 
-    `cause` is what failed, as text; `__cause__` the error itself, which a pickled copy no longer has.
+    `cause` is the failure, as text; `__cause__` the error itself, which a pickled copy no longer has.
     """
 
     code = "log-poisoned"
@@ -632,7 +632,7 @@ class CursorDivergedError(CursorError, DivergenceError):
 
 
 class SnapshotError(WalkitError):
-    """A snapshot could not be written or read; `stage` says how far it came and `retry` what may be retried.
+    """A snapshot could not be written or read; `stage` is the stage that failed and `retry` the one to retry.
 
     `retry_stage` names the stage of writing from which it can be continued: "write" is a new snapshot, any other is
     done again by itself. None for one that could not be read. `needed_bytes` is the size of a snapshot for which the

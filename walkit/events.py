@@ -1,4 +1,4 @@
-"""Named events: what the log reports to its host while it works.
+"""Named events: the log's reports to its host while it works.
 
 An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the callback given as `events=`, else to
 `logging.getLogger("walkit")`. A callback must be fast; if it raises, the failure is logged and the log continues
@@ -114,7 +114,7 @@ class Sender:
         return lost
 
     def start(self, send: Send) -> None:
-        """See that a thread sends what is kept."""
+        """See that a thread sends the kept events."""
         if self.kept and not self._sending.locked():
             with suppress(
                 RuntimeError, MemoryError
@@ -122,7 +122,7 @@ class Sender:
                 start_new_thread(self._run, (send,))
 
     def send_here(self, send: Send) -> None:
-        """Send what is kept on this thread, unless the other one is at it."""
+        """Send the kept events on this thread, unless the other one is at it."""
         if not self._sending.locked():
             self._send_all(send)
 
@@ -242,7 +242,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.stream.unclaimed": (
         logging.WARNING,
-        "the claim of a stream could not be written: trims and compaction may drop what it has not read",
+        "the claim of a stream could not be written: trims and compaction may drop records that it has not read",
     ),
     "walkit.stream.skip": (
         logging.WARNING,
@@ -273,7 +273,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     ),
     "walkit.replica.rewind": (
         logging.WARNING,
-        "a replica that differed from its primary was cut back; what went is under lost+found",
+        "a replica that differed from its primary was cut back; the removed bytes are under lost+found",
     ),
     "walkit.replica.fail": (logging.ERROR, "a replica stopped following its primary"),
     "walkit.acks.begin": (logging.INFO, "appends are acknowledged once so many replicas have them"),
@@ -308,10 +308,10 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "end_lsn": ("lsn", "the last record that was kept"),
     "end_position": ("position", "where the segment ends"),
     "epoch": ("number", "the new epoch"),
-    "error": ("text", "what failed, in the error's words"),
+    "error": ("text", "the failure, in the error's words"),
     "events": ("events", "how many of them"),
     "first_lsn": ("lsn", "the first record that it concerns"),
-    "forced_past": ("names", "readers that had read what went"),
+    "forced_past": ("names", "readers of the removed records"),
     "id": ("text", "the replica's key"),
     "job": ("text", "which background work"),
     "keys": ("keys", "how many of them"),
@@ -322,7 +322,7 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "low_watermark": ("lsn", "records at or below it were dropped"),
     "lsn": ("lsn", "the record up to which it reaches"),
     "lsns": ("lsn", "how many LSNs are in the range"),
-    "missing_bytes": ("bytes", "what is still to be fetched"),
+    "missing_bytes": ("bytes", "bytes still to be fetched"),
     "name": ("text", "of the claim, cursor, replica or log"),
     "number": ("number", "the segment's number"),
     "oldest": ("lsn", "the oldest record that is there now"),
@@ -334,16 +334,16 @@ ATTRIBUTES: dict[str, tuple[str, str]] = {
     "reason": ("text", "why the place refuses"),
     "reasons": ("names", "which limits were passed"),
     "records": ("records", "how many records it has"),
-    "replicas": ("replicas", "how many replicas have to have what is acknowledged"),
+    "replicas": ("replicas", "number of replicas that must have acknowledged records"),
     "removed": ("text", "where the earlier log was"),
     "segment": ("text", "the file's name"),
     "segments": ("segments", "how many of them"),
     "source": ("text", "the primary's address"),
     "state": ("text", "the state now"),
-    "verdict": ("text", "what recovery found"),
+    "verdict": ("text", "recovery's verdict"),
     "waste": ("ratio", "the share of the segment that was waste"),
     "what": ("text", "the callback's name"),
-    "why": ("text", "what moved it"),
+    "why": ("text", "the reason of the move"),
 }
 """Every attribute that an event may have: its unit, and its meaning. A position is in bytes of frames."""
 
@@ -446,7 +446,7 @@ class EventSink:
         self._listeners.append(listener)
 
     def remove_listener(self, listener: EventCallback) -> None:
-        """End what `add_listener` began; does nothing for one that is not listening."""
+        """Remove a listener; does nothing for one that is not listening."""
         with suppress(ValueError):
             self._listeners.remove(listener)
 

@@ -79,7 +79,7 @@ class Record(NamedTuple):
 
     @property
     def verified(self) -> bool:
-        """Whether the checksums of its frame were right. False only in what `read(damaged="unverified")` gives."""
+        """Whether the checksums of its frame were right. False only in records of `read(damaged="unverified")`."""
         return True
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
@@ -178,7 +178,7 @@ _LAST_US = 2**63 - 1
 
 
 def wall_us() -> int:
-    """Return microseconds since 1970 by the wall clock: 0 before 1970, and at most what 63 bits hold."""
+    """Return microseconds since 1970 by the wall clock: 0 before 1970, and at most 63 bits."""
     return min(max(time.time_ns() // 1000, 0), _LAST_US)
 
 
@@ -225,7 +225,7 @@ def to_datetime(microseconds: int | None) -> datetime | None:
 
 @dataclass(slots=True)
 class Batch:
-    """Records in LSN order as columns of Python objects: what a state machine applies. Immutable.
+    """Records in LSN order as columns of Python objects: the input of a state machine. Immutable.
 
     `lsns` is a range for dense records, else a list. A column that is None is absent for every record; `kinds` may be
     one int for all. `timestamps` are microseconds since 1970.

@@ -135,9 +135,9 @@ class Store(MappingApi):
     ) -> Store:
         """Open a store, or make it (mode "x": only make it), in a folder, at a URL, or in any `storage`.
 
-        Raises what `walkit.open` raises; CorruptionError if the log ends before its newest snapshot;
+        Raises the errors of `walkit.open`; CorruptionError if the log ends before its newest snapshot;
         HistoryTrimmedError or SnapshotError if neither a snapshot nor the log reaches back to the beginning. Then
-        nothing is held, and nothing but what recovery of the log does was changed.
+        nothing is held, and nothing was changed except by the log's recovery.
         """
         reading = "walkit.replay(walkit.open(path, mode='r'), walkit.state.KeyedTable()) reads the state"
         check_choice(mode, ("a", "x"), "mode", f"; {reading}")
@@ -167,7 +167,7 @@ class Store(MappingApi):
         store_options: StoreOptions | None = None,
         events: EventCallback | None = None,
     ) -> Store:
-        """Return a new, empty Store on temporary files: what `walkit.scratch` does for a log, and names are shared."""
+        """Return a new, empty Store on temporary files: as `walkit.scratch` for a log, with shared names."""
         return open_scratch(
             name, lambda place: cls.open(place, options, store_options, "x", events), lambda store: store.log
         )
@@ -224,7 +224,7 @@ class Store(MappingApi):
         """Set a key to a value, and return when that is acknowledged. Both are bytes or other buffers (copied).
 
         `timestamp` and `timeout` as in `log.append`. RecordTypeError for a key or value of another type, None too;
-        otherwise raises what `log.append` raises.
+        otherwise raises the errors of `log.append`.
         """
         _require(key, "key")
         _require(value, "value")
@@ -380,11 +380,11 @@ class Store(MappingApi):
         History is exact from the newest record on that superseded a dropped one (`exact_from_lsn` of the report): up to
         the end of the log at most, and never past a claim. With `exact_from_lsn` states from there on stay
         exact: nothing newer supersedes then, and only segments that end at or below it are rewritten. `log.read`
-        shows what is left below `log.complete_from_lsn`; `log.follow` begins only above it.
+        shows the remaining records below `log.complete_from_lsn`; `log.follow` begins only above it.
 
         Segments of which less than `waste_ratio` (0 to 1, by records) can be dropped are left alone. At most about
         `bytes_per_s` are read and written a second; closing the store does not wait for that. `progress` is called with
-        ("survey", bytes done, bytes in all), then ("rewrite", ...); what it raises ends the compaction.
+        ("survey", bytes done, bytes in all), then ("rewrite", ...); its error ends the compaction.
 
         LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
         continues. A log compacted in part has the same state.

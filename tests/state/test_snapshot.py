@@ -195,7 +195,7 @@ def test_a_frame_of_another_snapshot_is_noticed() -> None:
     second = bytes_of(storage, save(storage, tables[1]).name)
     border = HEADER_BYTES + FrameHeader.parse(second, HEADER_BYTES).footprint
     for mixed, text in (
-        (second[:HEADER_BYTES] + first[HEADER_BYTES:], "does not hold what its header says"),
+        (second[:HEADER_BYTES] + first[HEADER_BYTES:], "contradicts its header"),
         (second[:border] + first[border:], FrameFault.CHAIN.value),
         (first[:border] + second[border:], FrameFault.CHAIN.value),
     ):

@@ -1,6 +1,6 @@
 """Tasks of event loops that wait for their records, and are woken: once per frame and loop.
 
-A task resumes when what it awaits calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
+A task resumes when its awaitable calls it back, and an `asyncio.Future` does so in a later step of the loop, by a
 handle of its own for each task. A TaskWait is awaited in a future's place by any number of tasks, by the protocol that
 every future of other makes follows (`_asyncio_future_blocking`, as `asyncio.isfuture` knows it); `wake_all` then makes
 the calls of a whole frame in one step of the loop.
@@ -42,7 +42,7 @@ class TaskWait:
         self._loop = loop  # asyncio reads the loop of an awaitable here
         self._leaving = False
         self.over = False
-        """Whether what is waited for has come."""
+        """Whether the wait is over."""
         self._keep_anew()
 
     def _keep_anew(self) -> None:

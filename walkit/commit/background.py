@@ -1,9 +1,9 @@
 """Work of the commit path that no leader does: syncs, marker frames, replicas' acknowledgements, time limits.
 
-The timer thread only looks. The device worker calls the device, so that each call is watched; what waits for a sync is
+The timer thread only looks. The device worker calls the device, so each call is watched; a sync's waiters are
 woken by its end, or by the watch.
 
-`AckLimit` is the second bound on acknowledgement: how far others (replicas) have what is durable here. Without it what
+`AckLimit` is the second bound on acknowledgement: how far others (replicas) have the durable records. Without it what
 is written is acknowledged; with it the smaller of both. All that follows from an acknowledgement (callers, tickets,
 tasks, callbacks, observers, the sink) follows from the core's one mark, which `OrderingCore.acknowledge` moves. Frames
 are then completed by whichever thread moves it, so all of them go through the queue of `Completion`.
@@ -105,7 +105,7 @@ class DeviceWorker:
             else:
                 try:
                     job()
-                except BaseException as error:  # noqa: BLE001 - what comes later is waited for, too
+                except BaseException as error:  # noqa: BLE001 - later jobs are waited for, too
                     self._on_failure(error)
 
     def _check(self) -> None:
@@ -115,7 +115,7 @@ class DeviceWorker:
         )
 
     def close(self, timeout: float) -> bool:
-        """Take no more, and end once what is queued has been done; False if that is not so after `timeout` s."""
+        """Take no more, and end once all queued jobs are done; False if they are not after `timeout` s."""
         with once(self._guard), self._guard:
             self._closing = True
         open_latch(self._wake)
@@ -126,7 +126,7 @@ class DeviceWorker:
 
 
 class BackgroundSyncer:
-    """Syncs what was written without sync, on the device worker: one sync at a time. Safe from any thread."""
+    """Syncs unsynced writes on the device worker: one sync at a time. Safe from any thread."""
 
     def __init__(
         self,
@@ -182,7 +182,7 @@ class BackgroundSyncer:
         if ended[0] is not None:
             raise ended[0]
         if self._core.durable_position < point.position:
-            raise self._failure.refused()  # the log has failed meanwhile: what the sync says is not to be believed
+            raise self._failure.refused()  # the log has failed meanwhile: the sync's result proves nothing
 
     def _sync_for(self, ended: list[BaseException | None]) -> None:
         """Sync, put the error or None to `ended`, and wake the thread that waits for it."""
@@ -227,7 +227,7 @@ class BackgroundSyncer:
 
 
 class AckLimit:
-    """Moves the limit of one log, and completes what that acknowledges or gives up. Safe from any thread."""
+    """Moves the limit of one log, and completes the records that it acknowledges or gives up. Safe from any thread."""
 
     def __init__(
         self,
@@ -290,7 +290,7 @@ class AckLimit:
             self._move(lsn)
 
     def lift(self) -> None:
-        """Acknowledge what is written, as without a limit, until `restore`."""
+        """Acknowledge written records, as without a limit, until `restore`."""
         self._move(NO_LIMIT)
 
     def restore(self, lsn: int) -> None:
@@ -299,18 +299,18 @@ class AckLimit:
             self._core.ack_limit_lsn = max(lsn, self._core.acked_lsn)
 
     def give_up_late(self, error: BaseException) -> int:
-        """Fail what has waited for too long; return how many records that were."""
+        """Fail the records that have waited too long; return their number."""
         return self._move(0, error, self._writer.clock.us() - self._core.ack_timeout_us)
 
     def end(self, error: BaseException | None) -> int:
-        """Remove the limit; with an error, fail what waits first. Return how many records failed."""
+        """Remove the limit; with an error, fail the waiting records first. Return how many failed."""
         with self.lock:
             self.on_late = None
             self._core.ack_timeout_us = 0
         return self._move(NO_LIMIT, error)
 
     def _move(self, lsn: int, error: BaseException | None = None, until_us: int | None = None) -> int:
-        """Give up what waits, with an error, then raise the limit to at least this; complete what came of it."""
+        """Give up waiting records, with an error, then raise the limit to at least this, and complete the results."""
         core, completion = self._core, self._failure.completion
         with uninterrupted():
             with self.lock:
@@ -327,7 +327,7 @@ class AckLimit:
             if core.ack_sink_failure is not None and core.unacked:
                 self._failure.fail(*core.ack_sink_failure)
             completion.run()
-            self._election.kick()  # what was full may have room
+            self._election.kick()  # a full queue may have room
         return records
 
 
@@ -374,7 +374,7 @@ class BackgroundWork:
             on_late()
 
     def _fail_hung(self) -> None:
-        """Fail frames whose calls to the device hang, and all after them; what lands later is never acknowledged."""
+        """Fail frames whose calls to the device hang, and all after them; late frames are never acknowledged."""
         hanging = self._watch.hanging()
         if not hanging:
             return

@@ -9,14 +9,14 @@ The rules it keeps:
 
 - LSNs and positions are given at sealing, densely and in one order; a chain links each frame to the one before.
 - `in_flight_max` bounds the frames that are being written, `reorder_window_bytes` and `reorder_window_frames` how far
-  frames may be after the oldest of them: what has landed after it frees its place, but not the window.
-- Under append order the contiguous written prefix is acknowledged, nothing else. This is what AutoMQ #1718 asks for;
+  frames may be after the oldest of them: frames that land after it free their place, but not the window.
+- Under append order the contiguous written prefix is acknowledged, nothing else. AutoMQ #1718 asks for this;
   a failed frame fails itself and everything after it at once, so nothing waits for it (their head-of-line fault).
-  What is before it may still land, and is acknowledged then.
+  Earlier frames may still land, and are acknowledged then.
 - Under completion order (`completion_order=True`, as in AutoMQ's first block WAL) a frame is acknowledged when it
   lands. The marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything
   before it*.
-- With an `ack_limit_lsn` (replicas, see `replication.primary.replica_acks`) what is written waits in `unacked` until
+- With an `ack_limit_lsn` (replicas, see `replication.primary.replica_acks`) written records wait in `unacked` until
   the limit has reached it, too: acknowledged is the smaller of both. `give_up` fails the callers of frames that are
   late: the records stay, and the mark passes them like any other.
 - A sync covers only frames that were written before it began: `sync_begin` takes the prefix, `synced` gives it back.
@@ -45,11 +45,11 @@ UNACKED_FRAMES_MAX: Final = 1 << 16
 NEXT_LATE_US: Final = 1_000
 """When to ask about the next frame after one was late."""
 NO_LIMIT: Final = LSN_MAX + 1
-"""As `ack_limit_lsn`: what is written is acknowledged."""
+"""As `ack_limit_lsn`: written records are acknowledged."""
 
 
 class OrderingCore(Generic[S]):
-    """State of the commit path. See the module's docstring for which thread may call what."""
+    """State of the commit path. See the module's docstring for the threads of each call."""
 
     def __init__(
         self,
@@ -165,7 +165,7 @@ class OrderingCore(Generic[S]):
 
     @property
     def pending_bytes(self) -> int:
-        """Upper bound of what waits, in bytes of a frame's body."""
+        """Upper bound of the waiting records, in bytes of a frame's body."""
         batch, size = self.batch, self._bytes
         if self.inbox:
             size += sum(submission.size_bytes for submission in tuple(self.inbox))
@@ -197,7 +197,7 @@ class OrderingCore(Generic[S]):
         self.inbox.append(submission)
 
     def take_in(self, now_us: int = 0) -> None:
-        """Queue what is in the inbox, before anything that comes later. More may come into it meanwhile."""
+        """Queue the inbox before anything that comes later. It may grow meanwhile."""
         while self.inbox:
             submission = self.inbox[0]
             if not (
@@ -239,7 +239,7 @@ class OrderingCore(Generic[S]):
         return True
 
     def _cut(self, verdict: Take) -> Sequence[S]:
-        """Return what goes into the next frame, and count its records as taken.
+        """Return the submissions of the next frame, and count their records as taken.
 
         It leaves the queue only when nothing can fail: from then on it is in no other place that would be found.
         """
@@ -273,7 +273,7 @@ class OrderingCore(Generic[S]):
         return group
 
     def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
-        """Return what the policy takes now; None if it waits, with `seal_at_us` as the time to ask again."""
+        """Return the policy's choice now; None if it waits, with `seal_at_us` as the time to ask again."""
         queue = QueueState(
             now_us=now_us,
             records=self.pending_records,
@@ -328,7 +328,7 @@ class OrderingCore(Generic[S]):
         self.forget_waiting()
 
     def refuse(self) -> list[S]:
-        """Return all that waits, never to be written: what comes later must not take its place.
+        """Return all waiting submissions, never to be written: later ones must not take their place.
 
         Groups that were taken and not sealed are the caller's to give back, too.
         """
@@ -380,7 +380,7 @@ class OrderingCore(Generic[S]):
         return (submission,)
 
     def _verdict(self, now_us: int) -> Take | None:
-        """Return what may be taken now, or None."""
+        """Return the submissions that may be taken now, or None."""
         self.seal_at_us = None
         if not self.pending or self.failure is not None:
             return None
@@ -507,7 +507,7 @@ class OrderingCore(Generic[S]):
         return self.promised_position < self.record_end_position <= self.durable_position
 
     def tick(self, now_us: int) -> Tick:
-        """Say what time asks for: a sync when the interval is over, a marker frame once the log is idle for long."""
+        """Return the work that is due: a sync after the interval, a marker frame once the log is idle for long."""
         wakes: list[int] = []
         sync = marker = late = False
         if self.ack_timeout_us and self.given_up < len(self.unacked):
@@ -527,7 +527,7 @@ class OrderingCore(Generic[S]):
         seal = self.seal_at_us is not None and now_us >= self.seal_at_us
         if self.seal_at_us is not None and not seal:
             wakes.append(self.seal_at_us - now_us)
-        # A frame wakes no timer that waits already; what is written before the next question has its interval, too.
+        # A frame wakes no timer that waits already; records written before the next question have their interval, too.
         if wakes:
             wakes += [us for us in (self.interval_us, self.ack_timeout_us) if us]
         return Tick(marker, sync, min(wakes) if wakes else None, seal, late)
@@ -592,7 +592,7 @@ class OrderingCore(Generic[S]):
         return acknowledged
 
     def give_up(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
-        """Fail what waits in `unacked` and was sealed up to `until_us`, or all; return it, oldest first.
+        """Fail the frames in `unacked` that were sealed up to `until_us`, or all; return them, oldest first.
 
         A copy without callers takes the place of each, for the sink and the observers.
         """
@@ -668,7 +668,7 @@ class OrderingCore(Generic[S]):
         return self.failed_from is not None and frame.position >= self.failed_from
 
     def _check(self) -> None:
-        """Assert what holds between two steps, while no other thread is in one: for tests and the end of a log."""
+        """Assert the invariants between two steps, while no other thread is in one: for tests and the end of a log."""
         counted = [submission for submission in self.pending if submission is not self.batch]
         assert self._bytes == sum(submission.size_bytes for submission in counted)
         assert self._records == sum(submission.count for submission in counted)
@@ -685,7 +685,7 @@ class OrderingCore(Generic[S]):
         for frame in reversed(self.unacked):
             assert frame.written and frame.next_position <= self.written_position and frame.state == "sealed"
         assert self.landed == sum(frame.written for frame in self.in_flight)
-        assert not self.in_flight or not self.in_flight[0].written, "the prefix has passed what is written"
+        assert not self.in_flight or not self.in_flight[0].written, "the prefix has passed the written frames"
 
     def _check_marks(self) -> None:
         """Assert the order of the marks; also while another thread seals, which only moves the last ones on."""

@@ -53,7 +53,7 @@ def with_callbacks(submissions: Sequence[Any]) -> list[Ticket]:
 
 
 class ErrorCount:
-    """Counts what an observer has raised; the first is an event."""
+    """Counts an observer's errors; the first is an event."""
 
     def __init__(self, callback: object, events: EventSink) -> None:
         self.count = 0
@@ -108,7 +108,7 @@ class Delivery:
         self._drained = CommitSignal(self._lock)
         self.observers: tuple[Observer, ...] = ()
         self.wakers: tuple[Waker, ...] = ()
-        """Called after each acknowledged frame by the thread that completes it: for what reads the log itself."""
+        """Called after each acknowledged frame by the thread that completes it: for readers of the log itself."""
         self.bytes_max: int | None = None
         """Most bytes of frames that wait for observers. None: no bound."""
         self.reread: Callable[[int, int], Iterator[SealedFrame]] | None = None
@@ -220,7 +220,7 @@ class Delivery:
         assert self.errors >= 0 and self._spilled_frames >= 0
 
     def remove_observer(self, observer: Observer) -> None:
-        """End what `add_observer` began; on return no new call begins."""
+        """Remove an observer; on return no new call begins."""
         with once(self._lock), self._lock:
             self.observers = tuple(o for o in self.observers if o != observer)
             self._lost.pop(observer, None)
@@ -322,7 +322,7 @@ class Delivery:
             self._done_bytes += frame.footprint
 
     def _catch_up(self, spilled: SpilledFrames, observers: tuple[Observer, ...]) -> None:
-        """Give observers from the log what was not kept for them."""
+        """Give observers the frames that were not kept for them, read from the log."""
         with once(self._spilled_lock), self._spilled_lock:
             spilled.taken = True
             self._spilled_frames -= spilled.frames - 1
@@ -356,7 +356,7 @@ class Delivery:
     def wake_tasks(self, waits: Waits) -> None:
         """Have tasks go on, each of their loops woken once. From any thread: it runs no user code.
 
-        A loop that cannot be woken is an event of the delivery thread: a leader must not run what takes events.
+        A loop that cannot be woken is an event of the delivery thread: a leader must not run an event's callback.
         """
         for loop, group in waits.items():
             tries = 0
@@ -400,7 +400,7 @@ class Delivery:
         return self._drained.wait_for(lambda: not self._queue and not self._busy, timeout)
 
     def close(self, timeout: float | None = 5.0) -> bool:
-        """Deliver what is queued, then end the thread; False if a callback still blocks after `timeout`."""
+        """Deliver all queued calls, then end the thread; False if a callback still blocks after `timeout`."""
         self._closing = True
         if self._queue:
             self._start()  # a thread may be available by now for earlier entries
@@ -419,7 +419,7 @@ one that is woken too early only goes to sleep again at the interpreter's lock.
 
 
 def open_latches(frame: SealedFrame, waits: Waits) -> bool:
-    """Open the latches of what waits for a frame that is done; say whether a callback is to be made.
+    """Open the latches of waiters for a finished frame; say whether a callback is to be made.
 
     Callers that wait in `append` are woken one after the other: each opens its `next_latch`. Waits of tasks are added
     to `waits`. Repeated if it finds no memory: opened latches stay open.
@@ -468,7 +468,7 @@ def _open_batch(batch: Batch, callers: list[Caller], waits: Waits) -> None:
 
 
 class Completion:
-    """Completes tickets: registers what waits for them, and wakes it. The TicketHost of a driver's tickets.
+    """Completes tickets: registers their waiters, and wakes them. The TicketHost of a driver's tickets.
 
     `complete` and its like are for one thread at a time, everything else for any.
     """
@@ -491,11 +491,11 @@ class Completion:
         # Appended under the commit lock, so its order is that of acknowledgement. The head is taken by the thread
         # that has `_busy` only.
         self._queue: deque[tuple[Callable[[Any], None], Any]] = deque()
-        # Held by the thread that completes what is queued, for all. Taken without the commit lock, and before the locks
+        # Held by the thread that completes all queued frames. Taken without the commit lock, and before the locks
         # of `Delivery`. A thread that finds it taken leaves its frames in `_queue`: the holder looks again afterwards.
         self._busy = threading.Lock()
 
-    # -- what tickets ask
+    # -- for tickets
 
     def attach_latch(self, ticket: Any) -> Any:
         """See TicketHost."""
@@ -595,7 +595,7 @@ class Completion:
         passed.clear()
 
     def run(self) -> None:
-        """Complete what is queued, unless another thread does, which then takes this too."""
+        """Complete all queued frames, unless another thread does, which then takes this too."""
         queue, tries = self._queue, 0
         while queue and self._busy.acquire(blocking=False):
             try:

@@ -65,8 +65,9 @@ def _admitted(gate: AdmissionGate, way: Callable[..., Any], *, by_ticket: bool) 
 class CommitDriver:
     """The commit path of one open log. All methods are safe from any thread unless they say otherwise.
 
-    The ways in (`WAYS_IN`) and what tickets ask (a `TicketHost`) are those of its parts, without a step between; a gate
-    is the one step before them (`guard`). Each way in returns False or None if the queue or the gate has no room.
+    The ways in (`WAYS_IN`) and the methods for tickets (a `TicketHost`) are those of its parts, without a step between;
+    a gate is the one step before them (`guard`). Each way in returns False or None if the queue or the gate has no
+    room.
     """
 
     def __init__(
@@ -252,9 +253,9 @@ class CommitDriver:
         return not leaders and not self.core.pending and not self.core.inbox
 
     def stop(self, refusal: WalkitError) -> None:
-        """Refuse new work, finish what is queued, end the threads. Callbacks still queued are delivered.
+        """Refuse new work, finish the queue, end the threads. Callbacks still queued are delivered.
 
-        What waits for replicas is waited for, until its time is over.
+        Waits for replicas last until their time is over.
         """
         with self.lock:
             if self.failure.refusal is None:

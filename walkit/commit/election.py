@@ -1,4 +1,4 @@
-"""Leader election: which thread takes what waits and writes the next frame; the writer threads, if no caller does.
+"""Leader election: which thread takes the queue and writes the next frame; the writer threads, if no caller does.
 
 A leader has one of the `in_flight` places, kept in `leading` under the number of its thread. So a place is
 taken by one statement and given back by one call, and who has it can be asked at any moment. A waiting caller that is
@@ -320,7 +320,7 @@ class LeaderElection:
             open_latch(leader.latch)
 
     def _check(self) -> None:
-        """Assert what holds between two steps; needs the lock held."""
+        """Assert the invariants between two steps; needs the lock held."""
         assert self.leaders <= self.places
 
     def kick(self) -> None:

@@ -113,8 +113,8 @@ class SyncPoint(NamedTuple):
 class Tick(NamedTuple):
     """The work that is due: a marker frame, a sync, and when to look again.
 
-    `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: what a policy held back
-    is due, so `take` has to be asked again. `late`: the time of a frame that waits for replicas is over.
+    `wake_in_us` counts from the `now_us` of the question; None: not before new frames. `seal`: a group that a policy
+    held back is due, so `take` has to be asked again. `late`: the time of a frame that waits for replicas is over.
     """
 
     marker: bool

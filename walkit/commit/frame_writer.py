@@ -1,7 +1,7 @@
 """From a group of submissions to a frame that is acknowledged or has failed: encode, seal, write, acknowledge, fail.
 
 Several threads may do this at once, one frame each. Encoding and writing run side by side; sealing is serial, in the
-order in which the groups were taken; what changes the core is under the lock. With one frame in flight there is one
+order in which the groups were taken; changes of the core are under the lock. With one frame in flight there is one
 such thread, and none of this costs it anything. The first failure of a write or sync poisons the log.
 
 There is one encoder of bodies, for columns. One record, and the puts of one batch, which are most frames, have their
@@ -149,7 +149,7 @@ def _columns(kinds: list[int], keys: list[bytes], values: list[bytes], stamps: l
 
 
 class CommitFailure:
-    """Refuses what is queued and fails what is in flight. All methods are safe from any thread."""
+    """Refuses the queue and fails the frames in flight. All methods are safe from any thread."""
 
     def __init__(
         self,
@@ -196,13 +196,13 @@ class CommitFailure:
             waiting = [t for group in self.taken.values() for t in group]
             waiting += self._core.waiting()
             self.completion.queue_in_order_locked([SealedFrame.refused(waiting, error)])
-            # Last, and without an allocation: what finds no memory before leaves all where it was.
+            # Last, and without an allocation: an earlier failure to allocate leaves all as it was.
             self.taken.clear()
             self._core.forget_waiting()
         self.completion.run()
 
     def fail(self, cause: BaseException, frame: SealedFrame | None = None, *, unsealed: bool = False) -> None:
-        """Fail what `OrderingCore.begin_failure` says, at once, and take no more. The first one poisons the log.
+        """Fail the frames of `OrderingCore.begin_failure` at once, and take no more. The first one poisons the log.
 
         Tried again if it finds no memory, as threads wait for that: it continues where it was.
         """
@@ -251,7 +251,7 @@ class CommitFailure:
             self._events.emit("walkit.log.poison", cause=repr(cause), acked_lsn=core.acked_lsn)
 
     def fail_group_or_raise(self, group: Sequence[Submitted], error: BaseException) -> None:
-        """Fail what is not acknowledged of the group of a lone writer, which met this error at any point of its frame.
+        """Fail the unacknowledged part of a lone writer's group, which met this error at any point of its frame.
 
         Raises the error again if it is not an Exception: that one belongs to the thread, not to the log.
         """
@@ -284,7 +284,7 @@ class CommitFailure:
     def poison(self, cause: BaseException) -> None:
         """Fail all that is in flight, and take nothing more, for a cause that no frame has. Raises nothing.
 
-        A sync beside the frames has failed, or one of the log's own threads met what it has no answer to.
+        A sync beside the frames has failed, or one of the log's own threads met an unforeseen error.
         """
         try:
             self.fail(cause)
@@ -292,7 +292,7 @@ class CommitFailure:
             self._events.emit("walkit.callback.fail", what="the log's failure", error=repr(error))
 
     def refuse_fork(self, refusal: WalkitError) -> None:
-        """Refuse everything in a forked child, and fail what is queued or in flight: its threads are the parent's."""
+        """Refuse everything in a forked child, and fail queue and frames in flight: the parent has the threads."""
         self.refusal = refusal
         core = self._core
         SealedFrame.refused([*self._taken_locked(), *core.refuse()], refusal)
@@ -384,7 +384,7 @@ class FrameWriter:
         """Whether the core has to know the time: only policies ask for it."""
 
     def commit(self, group: Sequence[Submitted], turn: int) -> None:
-        """Make a frame of the group, write it, and complete what that acknowledges."""
+        """Make a frame of the group, write it, and complete the acknowledged tickets."""
         parallel = self.parallel
         try:
             begun = perf_counter_ns()
@@ -483,7 +483,7 @@ class FrameWriter:
         self.frame_sink.passed(core.written_position)
 
     def write(self, frame: SealedFrame) -> None:
-        """Write an assigned frame, and complete what that acknowledges; if the write fails, the log has failed."""
+        """Write an assigned frame, and complete the acknowledged tickets; if the write fails, the log has failed."""
         core, watch = self.core, self.watch
         thread, begun = get_ident(), perf_counter_ns()
         try:
@@ -519,7 +519,7 @@ class FrameWriter:
         self.finish(frame, [] if self.as_landed else acked, problem)
 
     def finish(self, frame: SealedFrame, acked: list[SealedFrame], problem: BaseException | None) -> None:
-        """Do what follows the write of a frame outside the lock: failures, completion, the timer.
+        """Finish the write of a frame outside the lock: failures, completion, the timer.
 
         `acked` are the frames to complete, except the queued ones; `problem` is the error of publishing.
         """
@@ -539,7 +539,7 @@ class FrameWriter:
         for each in acked:
             self.completion.complete(each)
         if core.unacked:
-            self.completion.delivery.wake()  # what reads the log itself sees it by now, as replicas do
+            self.completion.delivery.wake()  # readers of the log itself see it by now, as replicas do
         if self.queues:
             self.completion.run()
         if self.timer is not None and self.timer.parked:

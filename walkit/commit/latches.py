@@ -31,12 +31,12 @@ class CommitSignal:
     """Notified by the leader, under the driver's lock, after each frame; costs one comparison if no thread waits.
 
     A thread waits at a latch of its own and without the lock. A condition variable would take the lock again before it
-    raises a KeyboardInterrupt, and a second one in that moment would release what another thread holds.
+    raises a KeyboardInterrupt, and a second one in that moment would release another thread's lock.
     """
 
     def __init__(self, lock: Any = None) -> None:
         self.lock = lock or threading.RLock()
-        """Held while what is waited for changes."""
+        """Held while the awaited state changes."""
         # Both lists are replaced or appended under `lock`; opened latches leave the list.
         self._latches: list[Any] = []
         self._callbacks: list[Callable[[], object]] = []
@@ -84,18 +84,18 @@ class CommitSignal:
         self.wanted = True
 
     def notify(self) -> None:
-        """Wake what waits, and make the callbacks. Takes the lock."""
+        """Wake all waiters, and make the callbacks. Takes the lock."""
         with marked(), self.lock:
             callbacks = self.notify_locked()
         call_all(callbacks)
 
     def notify_locked(self) -> list[Callable[[], object]]:
-        """Wake what waits, and return the callbacks to make once the lock is free. Needs the lock held."""
+        """Wake all waiters, and return the callbacks to make once the lock is free. Needs the lock held."""
         if self._latches:
             for latch in self._latches:
                 open_latch(latch)
             self._latches = []  # only now: where an interrupt comes up above, the next call opens them all
-        # Always a new list: the caller looks at the old one without the lock, and must not find what comes later in it.
+        # Always a new list: the caller looks at the old one without the lock, and must not find later waiters in it.
         callbacks, self._callbacks = self._callbacks, []
         self.wanted = False
         return callbacks
@@ -155,7 +155,7 @@ class SealSequencer:
             latch.release()
 
     def _check(self) -> None:
-        """Assert that what waits or is given up early comes after the current number; needs the caller's lock held."""
+        """Assert that waiting and abandoned numbers come after the current one; needs the caller's lock held."""
         with self._lock:
             assert 0 <= self._current <= self._drawn
             assert all(self._current < number < self._drawn for number in (*self._over, *self._latches))

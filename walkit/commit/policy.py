@@ -10,10 +10,10 @@ state of their own:
         def decide(self, queue):
             return Take() if queue.records % 2 == 0 else Wait(500)
 
-A policy cannot split a submission (a transaction never leaves its frame), pass the limits of a frame or of
-`in_flight`, let a caller wait forever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so
-does any after WAIT_US_MAX), or hold back what `sync` and `close` wait for. One that raises is dropped for `TakeAll`,
-with the event `walkit.policy.fail`.
+A policy cannot split a submission (a transaction never leaves its frame), pass the limits of a frame or of `in_flight`,
+let a caller wait forever (a `Wait()` without a time, with no frame in flight, counts as `Take()`, and so does any after
+WAIT_US_MAX), or hold back records that `sync` and `close` wait for. One that raises is dropped for `TakeAll`, with the
+event `walkit.policy.fail`.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class QueueState(NamedTuple):
 
 
 class Take(NamedTuple):
-    """Seal a frame now, of whole submissions, oldest first: at least one, at most so much. None: what a frame holds."""
+    """Seal a frame now, of whole submissions, oldest first: at least one, at most so much. None: the frame's limit."""
 
     records: int | None = None
     size_bytes: int | None = None
@@ -68,12 +68,12 @@ class Policy(Protocol):
     """Decides when to seal. See the module's docstring for a policy's limits."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
-        """Say what to do with what waits. Called with at least one record waiting and room for one more frame."""
+        """Decide about the waiting records. Called with at least one record waiting and room for one more frame."""
 
 
 @dataclass(frozen=True, slots=True)
 class TakeAll:
-    """Seal all that waits as soon as a frame may be in flight: group commit. What `policy=None` does, and slower."""
+    """Seal all that waits as soon as a frame may be in flight: group commit. As `policy=None`, and slower."""
 
     def decide(self, queue: QueueState) -> Take | Wait:
         """See Policy."""

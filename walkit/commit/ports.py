@@ -14,7 +14,7 @@ AcknowledgementSink: TypeAlias = Callable[[SealedFrame], object]
 """Called with each acknowledged frame that has records, in LSN order, before any caller sees it acknowledged.
 
 Under completion order: when the contiguous prefix passes the frame, which may be later. It is called under the commit
-path's lock, so it does next to nothing and never raises: what it raises poisons the log. `frame.columns` has the
+path's lock, so it does next to nothing and never raises: its error poisons the log. `frame.columns` has the
 records.
 """
 
@@ -33,7 +33,7 @@ class GatedQueue(Protocol):
 
 
 class AdmissionGate(Protocol):
-    """Says which records may be queued; it is asked before anything is, so that what it refuses was never written."""
+    """Says which records may be queued; it is asked before anything is, so refused records were never written."""
 
     records_max: int
     """Most records of one call that stay together; a call of more is cut into frames of so many."""
@@ -51,13 +51,13 @@ class AdmissionGate(Protocol):
         """The records that this thread was let in with are queued now, or the queue refused them."""
 
     def wait(self, timeout: float | None) -> bool:
-        """Wait until what this thread was not let in with may have room; raises what refuses it after `timeout` s.
+        """Wait until this thread's refused records may have room; raises their refusal after `timeout` s.
 
         False at once if this gate has kept nothing of this thread out: then the queue has no room.
         """
 
     def on_space(self, callback: Callable[[], object]) -> bool:
-        """Call back once when what this thread was not let in with may have room; from any thread.
+        """Call back once when this thread's refused records may have room; from any thread.
 
         The callback must only wake something. False as in `wait`: then it is not called.
         """

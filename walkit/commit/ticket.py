@@ -85,7 +85,7 @@ class Ticket:
 
     From any thread: `result(timeout=None)` blocks until the records are acknowledged as their durability level
     promises; `exception`, `done`, `add_done_callback` are those of `concurrent.futures.Future`, but there is no
-    cancelling: what was submitted is written. `await ticket` works on any event loop.
+    cancelling: submitted records are written. `await ticket` works on any event loop.
     """
 
     __slots__ = ()
@@ -99,7 +99,7 @@ class Ticket:
     callbacks: list[TicketCallback] | None
 
     def add_waiter(self) -> None:
-        """Make room for what waits for it; under the driver's lock, before it is done."""
+        """Make room for its waiter; under the driver's lock, before it is done."""
 
     def release_payload(self) -> None:
         """Forget the records: a ticket that is kept must not keep their bytes."""
@@ -322,7 +322,7 @@ class Batch:
         NO_THREAD while a record is put to it: a finaliser or signal handler that submits then begins another.
         """
         self.bytes_max = bytes_max
-        """How large it may grow: what joins it needs no other look at what the queue and a frame may hold."""
+        """How large it may grow: a joining record needs no other check against the limits of queue and frame."""
         self.keys: list[bytes] = []
         self.values: list[bytes] = []
         self.grown_bytes = 0
@@ -432,7 +432,7 @@ class WaitingCaller(BatchSlot):
 
 @coroutine
 def put_awaited(batch: Batch, index: int) -> Generator[Any, None, AppendResult]:
-    """Return where a record of a batch of tasks is, once it is acknowledged, or raise what became of it.
+    """Return where a record of a batch of tasks is, once it is acknowledged, or raise its error.
 
     A ticket and a wait of its own would only be made to be asked once.
     """
@@ -515,7 +515,7 @@ class BatchQueue:
     def begin_awaited_locked(
         self, loop: AbstractEventLoop, key: bytes | None, value: bytes, size_bytes: int
     ) -> Awaitable[AppendResult]:
-        """Do what `begin_locked` does for a task of `loop`, whose thread alone fills it; return what it awaits."""
+        """As `begin_locked` for a task of `loop`, whose thread alone fills it; return its awaitable."""
         batch = self._new(PUT_VALUE if key is None else PUT_KEYED, loop, get_ident(), size_bytes)
         self._queue_first(batch, key, value)
         return put_awaited(batch, 0)
@@ -534,7 +534,7 @@ class BatchQueue:
 
 
 def put_at(column: list[bytes], index: int, item: bytes) -> None:
-    """Append to a column what belongs to the value that comes next; an interrupted caller may have left another."""
+    """Append to a column the item for the next value; an interrupted caller may have left another."""
     if len(column) != index:
         del column[index:]
     column.append(item)

@@ -35,7 +35,7 @@ class DeviceWatch:
         self.grace_ns = min(GRACE_NS, limit_ns)
         # Written by the timer thread only, once, under no lock: waiters look again after `CommitSignal.notify`.
         self.hung = False
-        """Whether a call was found to hang, and what waits for it has failed; it may be under way still."""
+        """Whether a call was found to hang, and its waiters have failed; it may be under way still."""
         self.asleep = limit_ns > 0
         """Whether the timer has to be woken for the next call; False again while calls come."""
         self.active = False
@@ -76,7 +76,7 @@ class DeviceWatch:
 
     @contextmanager
     def watched(self, frame: SealedFrame) -> Iterator[None]:
-        """Watch what the calling thread waits for on a frame's behalf: if that hangs, the frame fails."""
+        """Watch the calling thread's wait on a frame's behalf: if that hangs, the frame fails."""
         self.begin(perf_counter_ns(), frame)
         try:
             yield
@@ -155,7 +155,7 @@ class TimedWork(Protocol):
     """The timer's questions and tasks."""
 
     def tick(self) -> Tick:
-        """Return what the passing of time asks for now."""
+        """Return the work that is due now."""
 
     def act(self, tick: Tick) -> None:
         """See that it is done."""
@@ -232,7 +232,7 @@ class CommitTimer:
             )
 
     def _look(self) -> int | None:
-        """Do what is due; return how long there is nothing to do, None if a frame or `close` wakes the timer."""
+        """Do the work that is due; return the time to the next, None if a frame or `close` wakes the timer."""
         work = self.work
         tick = work.tick()
         if tick.wake_in_us is None:

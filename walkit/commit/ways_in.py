@@ -1,6 +1,6 @@
 """The ways in for records: callers that wait, one of which leads for all, and callers that do not.
 
-The leader takes what waits, writes it as one frame with one sync, and completes it. A caller that finds the path idle
+The leader takes the queue, writes it as one frame with one sync, and completes it. A caller that finds the path idle
 writes its own frame (`_write_alone`, the way of a lone writer). Another that waits is in the queue, and may be elected
 as the next leader. For callers that do not wait the writer threads are asked to lead.
 
@@ -331,7 +331,7 @@ class Leader:
     def _write_alone(self, me: int, ticket: SingleTicket, group: Sequence[Submitted]) -> AppendResult | None:
         """Write the frame of a caller that found the path idle; return the result, unless others came meanwhile.
 
-        The way of a lone writer. The rules are the core's; what is rare is FrameWriter's, which does this for groups.
+        The way of a lone writer. The rules are the core's; rare cases are FrameWriter's, which does this for groups.
         """
         core, writer, watch, counters, alone = self._core, self._writer, self._watch, self._counters, False
         problem: BaseException | None = None
@@ -496,7 +496,7 @@ class Submitter:
     ) -> BatchSlot | SingleTicket | None:
         """Queue a put that may share a submission with others; None if the queue has no room. See `enqueue`.
 
-        Returns what to wait for: mostly the new `ticket` that it was given. Raises RecordTooLargeError, too.
+        Returns the object to wait for: mostly the given new `ticket`. Raises RecordTooLargeError, too.
         """
         if key is None:
             kind, size_bytes = PUT_VALUE, len(value) + COLUMN_BYTES_PER_RECORD
@@ -517,7 +517,7 @@ class Submitter:
         return self._enqueue_by(self._put_locked, ticket, kind, key, value, size_bytes)
 
     def enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
-        """Do what `enqueue_put` does for a task of the loop of this thread; return what it awaits at once.
+        """As `enqueue_put` for a task of this thread's loop; return its awaitable at once.
 
         A batch of this thread's tasks is joined here by the rules of `BatchQueue.join`: a call less for every record.
         The loop is read only for a new batch: up to Python 3.11 that is a system call. If another runs in
@@ -584,7 +584,7 @@ class Submitter:
                 if election.asked:
                     return queued
                 if election.pool.running:
-                    # At once: others count on what `asked` says, and foreign code that waits may run here.
+                    # At once: others rely on `asked`, and foreign code that waits may run here.
                     election.pool.calls.put(True)
                     election.asked = True
                     if election.pool.full:

@@ -2,7 +2,7 @@
 
 Each group is published by itself: in one replacement of the manifest the new segment takes the place of the old ones.
 A crash leaves the old set or the new; the state of the log is the same at every moment, because a record goes
-only after, or together with, what supersedes it has been made durable, and a tombstone only after what it suppresses.
+only after, or together with, its successor has become durable, and a tombstone only after the records it suppresses.
 
 A limit in bytes per second leaves the device to foreground work.
 """
@@ -100,7 +100,7 @@ class _Work:
 class Compactor:
     """Compacts the log of a store; one compaction at a time, from any thread.
 
-    `sync_and_apply()` makes durable, and applies to the state, what is acknowledged, and returns the last LSN of it;
+    `sync_and_apply()` makes acknowledged records durable, applies them to the state, and returns their last LSN;
     `snapshot_lsns()` returns those of the snapshots that exist or are being written. Closing the log ends a compaction
     between two frames.
     """
@@ -132,7 +132,7 @@ class Compactor:
         lifetime.on_close(self.end, first=True)
 
     def end(self) -> None:
-        """End what is under way between two frames, and refuse what comes later."""
+        """End a running compaction between two frames, and refuse later ones."""
         self._ended.set()
         with marked(WORK), self._lock:
             pass
@@ -182,7 +182,7 @@ class Compactor:
                     try:
                         groups = self._plan(work)
                         break
-                    except GapError:  # trimmed meanwhile: what is left is surveyed
+                    except GapError:  # trimmed meanwhile: the rest is surveyed
                         if self._manifest_store.current.generation == work.view.manifest.generation:
                             raise
                 detail["segments"], detail["groups"] = len(work.segments), len(groups)
@@ -208,12 +208,12 @@ class Compactor:
         end_if_abandoned()
         self._refuse_closed()
 
-    # -- what there is
+    # -- the survey
 
     def _survey(
         self, upto: int, throttle: Throttle, progress: CompactionProgress | None, waste_ratio: float
     ) -> _Work:
-        """Decide what may be rewritten, what may supersede it, and up to where tombstones may go."""
+        """Decide which records may be rewritten or supersede others, and up to where tombstones may go."""
         snapshots = self._snapshot_lsns()
         view = self._contents.view()
         manifest = view.manifest

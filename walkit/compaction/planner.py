@@ -47,7 +47,7 @@ class SegmentLoad:
 def candidates(sealed: Sequence[SegmentRecord], exact_lsn: int) -> tuple[SegmentRecord, ...]:
     """Return the oldest segments, up to those that end at or below `exact_lsn`; never the newest sealed one.
 
-    They are a prefix of the log, so that what a claim needs, which is the rest of it, is never among them. The newest
+    They are a prefix of the log, so the rest, which a claim needs, is never among them. The newest
     one stays as it was written: the durable slot may name a frame in it.
     """
     count = 0

@@ -26,7 +26,7 @@ class CompactionReport:
     segments_left: int
     """Segments with something to drop that were left alone, because it was less than the waste ratio."""
     bytes_read: int
-    """Bytes of frames that were read: to survey, to rewrite, and to read back what was written."""
+    """Bytes of frames that were read: to survey, to rewrite, and to read back the result."""
     bytes_written: int
     """Bytes of segment files that were written."""
     tombstones_dropped: int

@@ -92,7 +92,7 @@ class KeyMap:
 
 @dataclass(slots=True)
 class Selection:
-    """Selects the records of one group, and notes what that does to history."""
+    """Selects the records of one group, and notes the effect on history."""
 
     keys: KeyMap
     low_watermark: int
@@ -101,7 +101,7 @@ class Selection:
     blocked: frozenset[bytes] = frozenset()
     """Keys of which a superseded record is left in the log: their tombstones stay."""
     exact_from_lsn: int = 1
-    """From here on states can still be restored when what was dropped is gone."""
+    """From here on states can still be restored without the dropped records."""
     tombstones_from_lsn: int = 1
     """Below, a tombstone has been dropped."""
     tombstones: int = 0
@@ -174,7 +174,7 @@ class FrameGatherer:
         self._waiting_bytes = 0
 
     def add(self, header: FrameHeader, columns: DecodedColumns, selection: Selection) -> None:
-        """Take what is kept of one frame."""
+        """Take the kept records of one frame."""
         batch = to_arrow([(header.first_lsn, columns)])
         keys, lsns, kinds = (batch.column(n).to_pylist() for n in ("key", "lsn", "kind"))
         kept = [i for i in range(len(lsns)) if selection.keeps(keys[i], lsns[i], kinds[i])]
@@ -225,7 +225,7 @@ class FrameGatherer:
         self._begin()
 
     def _check(self) -> None:
-        """Assert that what waits is as many of each column, and of no earlier frame."""
+        """Assert that the columns have equal length, and no record of an earlier frame."""
         columns = (self._kinds, self._keys, self._values, self._stamps)
         assert all(len(column) == len(self._lsns) for column in columns)
         assert not self._lsns or self._first_lsn <= self._lsns[0]
@@ -287,7 +287,7 @@ def rewrite(
         frame_bytes_max=max(gathered.bytes_max, *(h.frame_bytes_max for h in headers)),
         flags=SegmentFlag.COMPACTED,
         end_chain=last.end_chain,
-    )  # what it holds is as old as it was
+    )  # its records are as old as before
     header = _write_headers(file, header, gathered)
     end = LogEnd(last_lsn=last.last_lsn, position=last.end_position, chain=last.end_chain)
     return NewSegment(

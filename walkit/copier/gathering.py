@@ -56,7 +56,7 @@ class Gathering:
         self._manifest = Manifest(log_id=0)
         self._parts: tuple[_Part, ...] = ()
         self._checked: dict[str, object] = {}
-        """The parts that are whole, on stable storage and right, and as what each was checked."""
+        """The parts that are whole, on stable storage and right, with the record that each was checked by."""
         self._records: dict[int, SegmentRecord] = {}
         """The whole records of the segments that were checked."""
         self._file: StorageFile | None = None
@@ -65,7 +65,7 @@ class Gathering:
     def prepare(
         self, manifest: Manifest, sizes: tuple[int, ...], snapshot_lsns: tuple[int, ...] = ()
     ) -> tuple[Want, ...]:
-        """Begin to gather this plan, and return what is missing of it; what is there of an earlier one is used.
+        """Begin to gather this plan, and return its missing parts; parts of an earlier one are used.
 
         `sizes` are those of the manifest's segments, all of them sealed, then of the snapshots. A part of all the bytes
         is checked first, and missing if it is damaged. StorageError.
@@ -108,7 +108,7 @@ class Gathering:
             self._check(part)
 
     def manifest(self) -> Manifest:
-        """Return the manifest of the plan, all of which was gathered, with what its parts have shown."""
+        """Return the manifest of the plan, all of which was gathered, with facts from its parts."""
         missing = [part.name for part in self._parts if part.name not in self._checked]
         assert not missing, missing
         return replace(self._manifest, segments=tuple(self._records[r.number] for r in self._manifest.sealed))
@@ -138,7 +138,7 @@ class Gathering:
                 self.storage.remove(name)
 
     def _bytes_of(self, part: _Part) -> int:
-        """Return how many bytes of a part there are; 0 if what has its name is something else, or more."""
+        """Return how many bytes of a part there are; 0 if the file of its name is another, or larger."""
         file = self.storage.open(part.name, "read")
         try:
             size, record = file.size(), part.record
@@ -149,7 +149,7 @@ class Gathering:
             file.close()
 
     def _settle(self, name: str) -> None:
-        """Put a part on stable storage and drop its cached pages: what is checked is then what the device has.
+        """Put a part on stable storage and drop its cached pages: a check then reads from the device.
 
         A part whose sync fails is removed, to be fetched again: its pages look clean after that, here and to the next
         sync (FORMAT.md F-19.2). StorageError.
@@ -198,7 +198,7 @@ class Gathering:
 
 
 def _begins(file: StorageFile, record: SegmentRecord) -> bool:
-    """Say whether what was gathered of a segment is the beginning of this one: it may have been in use then."""
+    """Say whether the gathered bytes are the beginning of this segment: it may have been in use then."""
     try:
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
     except (CorruptionError, FormatVersionError):

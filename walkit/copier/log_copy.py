@@ -81,7 +81,7 @@ def copy(
     *,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CopyReport:
-    """Copy what a log has on stable storage into a new folder or object store; whole and durable there on return.
+    """Copy the part of a log on stable storage into a new folder or object store; whole and durable there on return.
 
     Made beside a living writer in any process, or of a closed log. The copy has every record that was durable when the
     call began, and some that became so meanwhile. Segments are copied byte for byte, the newest up to the durable end;
@@ -187,7 +187,7 @@ def _keep_private(source: Storage, partial: FileStorage) -> None:
 
 @contextmanager
 def _locked(partial: Storage) -> Iterator[WriterLock]:
-    """Have the writer's lock of what becomes a log: no other copy, and no writer, comes in between."""
+    """Have the writer's lock of the log to be: no other copy, and no writer, comes in between."""
     lock = take_writer_lock(partial)
     try:
         yield lock
@@ -215,7 +215,7 @@ def _refuse_moved(partial: Storage, lock: WriterLock) -> None:
     if lock.moved_to is not None:
         raise StorageError(
             f"the folder that the copy is made in was moved from {partial.location} to {lock.moved_to}. "
-            "No copy was made; what has the name now was not touched",
+            "No copy was made; the file of this name was not touched",
             errno=errno.ESTALE,
             name="",
         )
@@ -224,7 +224,7 @@ def _refuse_moved(partial: Storage, lock: WriterLock) -> None:
 def copy_into(source: Storage, target: Storage, progress: Progress | None, location: str) -> CopyReport:
     """Copy a log from storage to storage; durable on return. `location` is the copy's final name.
 
-    `target` is empty, or has what an earlier copy left; the manifest is its last file. OptionsError for other files.
+    `target` is empty, or has the files of an earlier copy; the manifest is its last file. OptionsError for other files.
     """
     began = time.perf_counter()
     target.create()
@@ -301,7 +301,7 @@ class _Meter:
 def _clear(target: Storage, source: Manifest) -> None:
     """Make an earlier copy's remains no log again; refuse files that are not a copy of this log.
 
-    No writer and no replica has opened what a copier left: each of them leaves an epoch, a segment in use or a durable
+    No writer and no replica has opened a copier's files: each of them leaves an epoch, a segment in use or a durable
     slot there, and records that may be nowhere else.
     """
     others = [name for name in target.names() if not _is_of_a_copy(name)]
@@ -329,7 +329,7 @@ def _clear(target: Storage, source: Manifest) -> None:
         if name in target.names():
             target.remove(name)
             target.sync_directory()
-    for name in target.names():  # what has its name is a part of this copy
+    for name in target.names():  # a file of its name is a part of this copy
         if segment := _SEGMENT_NAME.fullmatch(name):
             target.replace(name, part_name(int(segment[1])))
         elif lsn := lsn_of_name(name):
@@ -339,7 +339,7 @@ def _clear(target: Storage, source: Manifest) -> None:
 
 
 def _is_of_a_copy(name: str) -> bool:
-    """Say whether a file may be what a copy that was killed has left."""
+    """Say whether a file may come from a copy that was killed."""
     is_segment = _SEGMENT_NAME.fullmatch(name.removesuffix(INDEX_SUFFIX)) is not None
     is_part = name.startswith(BOOTSTRAP_PREFIX) and name.endswith(".part")
     return name in OWN_NAMES or is_segment or is_part or lsn_of_name(name) is not None
@@ -405,7 +405,7 @@ def _gathered(
 
 
 def _fetch(planned: PlannedFiles, gathering: Target, want: Want, meter: _Meter) -> None:
-    """Copy what is missing of a file of the plan; all of it where what was there before turns out to be damaged."""
+    """Copy the missing part of a file of the plan; all of it if the existing part is damaged."""
     try:
         for offset in range(want.offset, want.size, CHUNK_BYTES):
             data = planned.read(want.file, offset, min(CHUNK_BYTES, want.size - offset))
@@ -449,8 +449,8 @@ def _open_snapshots(source: Storage) -> tuple[dict[int, StorageFile], list[int]]
 def _durable_view(source: Storage) -> LogView:
     """Return all that can be read now and is on stable storage.
 
-    Without a writer, what recovery would keep is put there first, as the next opening would: the last acknowledged
-    frame of a log whose power was cut may be promised by no other.
+    Without a writer, records that recovery would keep are put there first, as the next opening would: the last
+    acknowledged frame of a log whose power was cut may be promised by no other.
     """
     manifest = load_manifest(source)
     generation, settled = manifest.generation, not has_writer(source, manifest)

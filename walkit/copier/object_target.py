@@ -68,7 +68,7 @@ class ObjectTarget:
     def prepare(
         self, manifest: Manifest, sizes: tuple[int, ...], snapshot_lsns: tuple[int, ...] = ()
     ) -> tuple[Want, ...]:
-        """Begin to gather this plan, and return what is missing of it; what is there of an earlier one is used.
+        """Begin to gather this plan, and return its missing parts; parts of an earlier one are used.
 
         OptionsError for a log that no object store can have, or a place that has something else; then nothing was put.
         """

@@ -27,9 +27,9 @@ class PlannedFiles:
     ) -> None:
         """Make the plan of this moment; a claim on all that there is comes before, and so do the open snapshots.
 
-        `look` returns what is on stable storage. Snapshots beyond its end are left out. Segments that `covered_lsn`, a
-        snapshot's, covers wholly are left out, too, and unless `with_extra` what the manifest says of its own folder.
-        What `plan_segments` and `look` raise; the files are closed then.
+        `look` returns the part on stable storage. Snapshots beyond its end are left out. Segments that `covered_lsn`, a
+        snapshot's, covers wholly are left out, too, and unless `with_extra` the manifest's facts of its own folder.
+        Raises the errors of `plan_segments` and `look`; the files are closed then.
         """
         self._file: StorageFile | None = None
         self._head, self._index = b"", -1

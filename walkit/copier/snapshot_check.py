@@ -1,4 +1,4 @@
-"""Snapshots as files: which ones a log has, and whether all of one can be read. Not what a state is."""
+"""Snapshots as files: which ones a log has, and whether all of one can be read. Not the meaning of a state."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def snapshot_lsns(storage: ReadableFiles) -> list[int]:
 def verify_snapshot(
     storage: ReadableFiles, lsn: int, *, identity: FrameIdentity | None = None, name: str | None = None
 ) -> SnapshotInfo:
-    """Check every byte of the snapshot at this LSN, in bounded memory, and return what its header says.
+    """Check every byte of the snapshot at this LSN, in bounded memory, and return its header.
 
     With `identity` it also has to be of that log and epoch; `name` is its file's, if that is another.
     SnapshotError (stage "open", "header", "identity" or "verify", the cause

@@ -1,4 +1,4 @@
-"""The end of a copy and of a bootstrap: what was gathered gets its names, then a manifest (FORMAT.md F-19.3).
+"""The end of a copy and of a bootstrap: the gathered files get their names, then a manifest (FORMAT.md F-19.3).
 
 A copy's folder has no log before that. A replica's log is replaced by one writing of its manifest.
 """
@@ -90,7 +90,7 @@ def _placed(storage: Storage, own: Manifest, ready: Manifest) -> bool:
 
 
 def _take_back(storage: Storage, own: Manifest) -> None:
-    """Remove what has got a name in the log already, of one that does not take its place after all."""
+    """Remove the files that a staged log has named here, as it does not replace the log after all."""
     staged, there = staged_in(storage, own), set(storage.names())
     for name in staged.segments.keys() & there:
         # A damaged one does not show its owner, and nothing reads it.

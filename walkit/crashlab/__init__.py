@@ -1,7 +1,7 @@
-"""The crash laboratory: what a power cut may leave, state by state, and whether the log keeps its word in each.
+"""The crash laboratory: the states that a power cut may leave, and whether the log keeps its promises in each.
 
 `explore` runs a scenario on a disk that notes each moment, makes the states that a power cut may leave at each under a
-profile of what file systems do, recovers each, and judges it by `RULES`. `museum.MUTANTS` are historic bugs of other
+profile of file systems, recovers each, and judges it by `RULES`. `museum.MUTANTS` are historic bugs of other
 logs, put back into walkit: each is found. The names load on first use.
 """
 

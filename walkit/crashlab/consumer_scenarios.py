@@ -1,4 +1,4 @@
-"""Scenarios about those who read a log: their cursors and claims, and what retention drops in spite of them."""
+"""Scenarios about those who read a log: their cursors and claims, and retention that drops their records."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ class Choice:
         return Fate(sectors=frozenset(some), grown=self._grown)
 
     def describe(self, number: int) -> str:
-        """Return what becomes of the change, in words; "" if it is kept."""
+        """Return the fate of the change, in words; "" if it is kept."""
         if self.change.kind == "cell":
             kept = number - 1
             if kept == self.change.size - 1:
@@ -128,14 +128,14 @@ class CrashStates:
         return found
 
     def gentler(self, number: int) -> Iterator[int]:
-        """Yield the states that keep one group of changes whole which this one does not: to find what matters."""
+        """Yield the states that keep one more group of changes whole than this one: to find the change that matters."""
         digits = self.digits(number)
         for index, group in enumerate(self._groups):
             if digits[index] != group.ways - 1:
                 yield self.number([*digits[:index], group.ways - 1, *digits[index + 1 :]])
 
     def describe(self, number: int) -> tuple[str, ...]:
-        """Return what is not as if all had been kept, a line for each change."""
+        """Return the changes that were not kept, a line for each."""
         lines = (c.describe(n) for c, n in zip(self.choices, self.fates(number), strict=True))
         return tuple(line for line in lines if line)
 

@@ -162,7 +162,7 @@ class Exploration(TableReport):
 
     @property
     def failed(self) -> bool:
-        """Whether walkit raised in the scenario what that does not expect: rule "runs"."""
+        """Whether walkit raised an unexpected error in the scenario: rule "runs"."""
         return any(violation.rule == "runs" for violation in self.violations)
 
     @property
@@ -211,7 +211,7 @@ class Exploration(TableReport):
         of = f" of walkit with the mutant {self.mutant!r}" if self.mutant else ""
         notes = [f"{self.scenario}{of}: {self.about}"]
         if self.interrupted:
-            notes.append("Interrupted: what came after that was not looked at.")
+            notes.append("Interrupted: the rest was not explored.")
         return notes
 
     def _plain_notes(self) -> int:

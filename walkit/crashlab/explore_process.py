@@ -1,6 +1,6 @@
 """An exploration in a process of its own: `python -m walkit.crashlab.explore_process WISH`, the wish as JSON.
 
-It prints a JSON object a line: how many states are judged, and at last what was found. A mutant is in that process
+It prints a JSON object a line: how many states are judged, and at last the findings. A mutant is in that process
 alone, and not in the one that asks. Standard input is the leash: its end means that the parent is gone, and ends the
 process at once.
 """
@@ -79,7 +79,7 @@ def plain_of(exploration: Exploration) -> dict[str, Any]:
 
 
 def explored_of(plain: dict[str, Any]) -> Explored:
-    """Return what was found, from its plain values."""
+    """Return the findings, from their plain values."""
     points = tuple(PointResult(**point) for point in plain["points"])
     return Explored(
         exploration=Exploration(**{**plain, "points": points, "violations": ()}),
@@ -90,7 +90,7 @@ def explored_of(plain: dict[str, Any]) -> Explored:
 
 
 def main(given: str) -> int:
-    """Explore what is wished for, and print what was found."""
+    """Explore as requested, and print the findings."""
     end_with(sys.stdin.fileno())
     next_line = monotonic()
 

@@ -157,7 +157,7 @@ class _Look:
         self.explored = self.violations = 0
 
     def result(self) -> PointResult:
-        """Return what came of it."""
+        """Return the result."""
         return PointResult(
             number=self.point.number,
             operation=self.point.operation,
@@ -180,7 +180,7 @@ class _Explorer:
         self._told: set[tuple[str, int]] = set()
 
     def run(self, progress: bool | Progress) -> Exploration:
-        """Explore, and return what was found."""
+        """Explore, and return the findings."""
         began = time.perf_counter()
         looks: list[_Look] = []
         interrupted = False

@@ -168,7 +168,7 @@ def _claiming(script: FailingScript, log: WriteAheadLog) -> None:
 
 
 def _reading(script: FailingScript) -> None:
-    """Read what is there beside the writer; that changes nothing."""
+    """Read beside the writer; that changes nothing."""
     with script.failing(), open_log(storage=script.storage, mode="r", events=quiet) as reader:
         for record in (*reader.read(), *reader.follow(reader.first_lsn, timeout=0)):
             script.check(record)

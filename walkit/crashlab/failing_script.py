@@ -1,4 +1,4 @@
-"""A script whose calls may meet a failing storage: what it notes of their records then."""
+"""A script whose calls may meet a failing storage, and its notes of their records."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ REFUSED = (LogFullError, LogPoisonedError, LogClosedError)
 
 
 class FailingScript(Script):
-    """A script whose calls may meet a failure: it notes what is known of their records then."""
+    """A script whose calls may meet a failure: it notes the known facts of their records then."""
 
     def __init__(self, script: Script) -> None:
         vars(self).update(vars(script))
@@ -68,7 +68,7 @@ class FailingScript(Script):
                 self.ledger.take_back(before + error.acknowledged_prefix)
 
     def submit(self, log: WriteAheadLog, count: int, size: int) -> None:
-        """See `Script`; what was refused was the last of it."""
+        """See `Script`; the refused call was the last of it."""
         tickets: list[tuple[int, Ticket]] = []
         refused: list[int] = []
         for _ in range(count):
@@ -152,7 +152,7 @@ class FailingScript(Script):
         oracle.judge(inner.crash(keep="none"), self.ledger.promise())
 
     def repair(self) -> None:
-        """Repair what is damaged, unless the opening does."""
+        """Repair the damage, unless the opening does."""
         if self.ledger.is_damaged and self.options.recovery != "salvage":
             repair(self.storage, policy="salvage")
             self.ledger.is_damaged = False
@@ -163,7 +163,7 @@ class FailingScript(Script):
         return super().restarted(log)
 
     def note_durable(self, log: WriteAheadLog | LogReader) -> None:
-        """Note that what the log calls durable is promised."""
+        """Note that the log's durable records are promised."""
         self.ledger.keep(min(log.durable_lsn, len(self.ledger.rows)))
 
     def _check_cause(self, error: BaseException) -> None:

@@ -56,7 +56,7 @@ class Target:
     """The kind of maintenance job that does it; None if that does not matter."""
     ways: tuple[Way, ...] = WAYS
     covers: str = ""
-    """The name in `COVERAGE` of what happens then."""
+    """The name of the event in `COVERAGE`."""
     in_recovery: bool = False
     """Whether it is an operation of the opening after a power cut."""
 
@@ -85,7 +85,7 @@ class _Failure:
             return
         self.is_met = True
         storage = self._storage
-        del storage.points[self._since :]  # what comes before is that of other scenarios
+        del storage.points[self._since :]  # earlier points belong to other scenarios
         storage.take(f"{words_of(operation)}: {self._way}")
         name, file = operation.name, operation.file
         if self._way in ("hang", "slow"):
@@ -157,7 +157,7 @@ def _failing(
 
 
 def _continue(script: FailingScript, is_store: bool) -> None:
-    """Open what is left, and append."""
+    """Open the rest, and append."""
     if is_store:
         with script.during("recovery"):
             store = script.open_store()
@@ -196,7 +196,7 @@ def failing_scenario(
     resume: History | None = None,
     kind: type[Scenario] = Scenario,
 ) -> Scenario:
-    """Return a scenario of a history in which an operation fails; by default what is left is opened and appended to."""
+    """Return a scenario of a history in which an operation fails; by default the rest is opened and appended to."""
     covers = tuple(dict.fromkeys(target.covers for target in targets if target.covers))
     resume = resume or partial(_continue, is_store=is_store)
     oracle = kind(name, text, lambda script: None, options, is_store).oracle()

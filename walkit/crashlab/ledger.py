@@ -129,7 +129,7 @@ class Ledger:
         self._transactions = [t for t in self._transactions if t[1] <= last_lsn]
 
     def promise(self) -> Promise:
-        """Return what is promised at this moment. Any thread."""
+        """Return the promises of this moment. Any thread."""
         return Promise(
             rows=self.rows,
             submitted=len(self.rows),

@@ -1,4 +1,4 @@
-"""Historic bugs of write-ahead logs, each put back into walkit: what an exploration has to find.
+"""Historic bugs of write-ahead logs, each put back into walkit: the bugs that an exploration has to find.
 
 An oracle's silence proves little unless it finds known bugs. Some bugs of the same kind have no place
 here: walkit never writes into a segment after a recovery, nor uses one twice, so that nothing can be appended after a
@@ -182,7 +182,7 @@ _ALL = (
     ),
     Mutant(
         "page-cache-believed",
-        "a recovery trusts what reads show of the last segment, which after a failed sync may not be on the disk",
+        "a recovery trusts the bytes it reads of the last segment, which after a failed sync may not be on the disk",
         "etcd, TigerBeetle's reading of Alagappan et al., FAST 2018",
         "failed-sync",
         ("verified",),

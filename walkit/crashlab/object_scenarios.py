@@ -87,7 +87,7 @@ class _ObjectOracle(Oracle):
 @dataclass(frozen=True)
 class _ObjectScenario(Scenario):
     def oracle(self) -> Oracle:
-        """Return what judges the states of its points."""
+        """Return the judge of the states of its points."""
         return _ObjectOracle(self.options)
 
 

@@ -26,7 +26,7 @@ from walkit.store import Store
 
 RULES = {
     "runs": "the scenario itself comes to its end, without an error that it does not expect",
-    "opens": "what an honest power cut leaves opens for writing, without an error",
+    "opens": "the log after an honest power cut opens for writing, without an error",
     "kept": "every record that was promised is there",
     "genuine": "each record that is there is the one that was appended under its LSN",
     "dense": "no record is missing between others, except trimmed, compacted and unpromised ones",
@@ -35,11 +35,11 @@ RULES = {
     "readers": "a reader that opens it before the recovery sees the same records",
     "tidy": "an opening leaves no half-written file, and no segment that the manifest does not name",
     "again": "opening it once more gives the same",
-    "next": "what is appended after the recovery survives the next power cut, with everything before it",
+    "next": "records appended after the recovery survive the next power cut, with everything before it",
     "repeat": "a trim, checkpoint or compaction that was cut short can be repeated after the recovery",
     "stands": "a cursor or claim is at the LSN that it was moved to, and reading from a cursor skips nothing",
-    "held": "a trim after the recovery keeps what a claim keeps",
-    "aside": "what a repair has put under lost+found is there; one that is cut short and repeated leaves the same",
+    "held": "a trim after the recovery keeps claimed records",
+    "aside": "a repair's files are under lost+found; one that is cut short and repeated leaves the same",
     "verified": "verify finds no fault in it, before and after the recovery",
     "fenced": "on object storage a second writer takes the log from the first, which acknowledges nothing more",
 }
@@ -57,7 +57,7 @@ class BrokenRuleError(Exception):
 
 @dataclass(frozen=True)
 class Oracle:
-    """Judges what a power cut leaves of a scenario's log."""
+    """Judges a scenario's log after a power cut."""
 
     options: LogOptions
     is_store: bool = False
@@ -187,7 +187,7 @@ class Oracle:
                 raise BrokenRuleError("whole", f"{there} records of LSN {begin:,} to {end:,} are there")
 
     def _check_after(self, after: CrashingStorage, promise: Promise, rows: dict[int, Row], lsn: int) -> None:
-        """Judge what the next power cut leaves of the log and the record that was appended to it."""
+        """Judge the log, with the record appended to it, after the next power cut."""
         with self._open(after) as opened:
             log = _log_of(opened)
             found = {r.lsn: _row(r) for r in log.read()}
@@ -216,7 +216,7 @@ def _repeat(opened: WriteAheadLog | Store, promise: Promise, lsn: int) -> None:
         kept = [r.lsn for r in log.read(needed)]
         opened.compact()
         if dict(opened.items()) != state or [r.lsn for r in log.read(needed)] != kept:
-            raise BrokenRuleError("repeat", "a compaction drops what is needed")
+            raise BrokenRuleError("repeat", "a compaction drops needed records")
     if promise.held:
         log.trim(lsn)
         if log.first_lsn > promise.held:
@@ -240,7 +240,7 @@ def passes_holes(options: LogOptions) -> bool:
 
 
 def repaired_in(image: CrashingStorage) -> object:
-    """Return what a repair has left: the names under lost+found, and the ranges that the manifest calls lost."""
+    """Return the results of a repair: the names under lost+found, and the ranges that the manifest calls lost."""
     ranges = [(g.first_lsn, g.last_lsn, g.start_position, g.end_position) for g in load_manifest(image).lost]
     return frozenset(image.names(LOST_FOLDER)), tuple(ranges)
 
@@ -268,7 +268,7 @@ def _check_places(log: WriteAheadLog, promise: Promise, rows: dict[int, Row]) ->
 
 
 def quiet(name: str, fields: object) -> None:
-    """Take an event that a crash is expected to bring: what matters is judged."""
+    """Take an event that a crash is expected to bring: the oracle judges the results."""
 
 
 def _log_of(opened: WriteAheadLog | Store) -> WriteAheadLog:

@@ -159,7 +159,7 @@ RACING_SCENARIOS = (
     ),
     Scenario(
         "journal-refuses",
-        "a Store refuses what its journal has no room for, and takes a checkpoint for it",
+        "a Store refuses records without room in its journal, and takes a checkpoint for it",
         _refusing_journal,
         replace(SMALL, on_full="raise"),
         is_store=True,

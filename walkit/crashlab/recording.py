@@ -23,7 +23,7 @@ CHANGES: frozenset[OperationName] = frozenset(
 
 @dataclass(frozen=True)
 class CrashPoint:
-    """One moment: the storage as it is then, and what holds of it."""
+    """One moment: the storage as it is then, and its promises."""
 
     number: int
     """Counted from 0, in the order of the run."""
@@ -64,7 +64,7 @@ class RecordingStorage(FaultyStorage):
         """By file, how many of its synced writes have failed."""
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
-        """See `Storage`; what is written with a sync can be struck in its midst."""
+        """See `Storage`; a synced write can be struck while it runs."""
         operation = Operation(name="create" if mode == "create" else "open", file=name)
         return _RecordedFile(self, self.perform(operation, lambda: self.inner.open(name, mode)), mode)
 
@@ -86,7 +86,7 @@ class RecordingStorage(FaultyStorage):
         if not self.is_recording:
             return
         with once(self._taking), self._taking:
-            promise = self._ledger.promise()  # first: what is promised later may rest on what is stored later
+            promise = self._ledger.promise()  # first: a later promise may rest on later bytes
             point = CrashPoint(len(self.points), operation, self.inner.process_kill(), promise)
             if job := self.job():
                 point.during.add(job)
@@ -99,7 +99,7 @@ class RecordingStorage(FaultyStorage):
             self.fail(operation, times=None)
 
     def note(self, name: str, since: int) -> None:
-        """Note what was under way at each point from that number on."""
+        """Note the running calls at each point from that number on."""
         for point in self.points[since:]:
             point.during.add(name)
 

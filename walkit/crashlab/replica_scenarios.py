@@ -55,7 +55,7 @@ def _opened(storage: Storage, options: LogOptions, primary: CrashingStorage) -> 
 def _imports(
     log: ImportedLog, primary: CrashingStorage, begins: Callable[[int], object] = lambda lsn: None
 ) -> Iterator[int]:
-    """Import what follows the end of a replica's log; yield the last LSN of each run, which `begins` is told before."""
+    """Import the frames after the end of a replica's log; call `begins` before each run, and yield its last LSN."""
     reader = FrameReader(source_of(primary))
     while run := reader.read(log.end, RUN_BYTES):
         begins(run.end.last_lsn)
@@ -268,7 +268,7 @@ class _ReplicaScenario(Scenario):
     is_store: bool = True
 
     def oracle(self) -> Oracle:
-        """Return what judges the states of its points."""
+        """Return the judge of the states of its points."""
         return _ReplicaOracle(self.options, self.is_store)
 
 

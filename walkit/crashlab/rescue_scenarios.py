@@ -155,7 +155,7 @@ def _unreadable(script: Script) -> None:
 
 
 def _repaired(script: Script, policy: RecoveryPolicy = "salvage") -> None:
-    """Repair a damaged log; what is under lost+found stays there."""
+    """Repair a damaged log; files under lost+found stay there."""
     with script.during("repair"):
         repair(script.storage, policy=policy)
         script.ledger.is_damaged = False
@@ -272,9 +272,9 @@ RESCUE_SCENARIOS = (
             covers=("recovery", "second recovery"),
         )
         for suffix, what, options in (
-            ("", "cut what is after it", PARALLEL),
-            ("-holes", "keep what is after it", replace(PARALLEL, recovery="holes")),
-            ("-completion", "keep what was acknowledged", replace(PARALLEL, ack_order="completion")),
+            ("", "cut the bytes after it", PARALLEL),
+            ("-holes", "keep the frames after it", replace(PARALLEL, recovery="holes")),
+            ("-completion", "keep acknowledged frames", replace(PARALLEL, ack_order="completion")),
         )
     ),
     Scenario(

@@ -1,4 +1,4 @@
-"""A scenario: what is run until the power is cut, with what its crash states are judged by."""
+"""A scenario: a run until the power is cut, with the judge of its crash states."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_mark
 
 @dataclass(frozen=True)
 class Scenario:
-    """One history: what is run, with which options, and by what its crash states are judged."""
+    """One history: its run, its options, and the judge of its crash states."""
 
     name: str
     text: str
@@ -36,7 +36,7 @@ class Scenario:
         """Run it and return its storage, with all the points at which the power may be cut.
 
         Without `record` it takes no points, threads take no turns, and the scenario alone judges.
-        Where walkit raises what the scenario does not expect, or does not come back within `LIMIT_S`, that is the
+        If walkit raises an error that the scenario does not expect, or does not come back within `LIMIT_S`, that is the
         storage's `failure`, and the run ends there.
         """
         begun: SimpleQueue[Script] = SimpleQueue()
@@ -71,5 +71,5 @@ class Scenario:
         return storage
 
     def oracle(self) -> Oracle:
-        """Return what judges the states of its points."""
+        """Return the judge of the states of its points."""
         return Oracle(self.options, self.is_store)

@@ -33,7 +33,7 @@ IDLE_S = 30.0
 
 
 class Script:
-    """Calls a log or a Store, and notes in the ledger what each call was given and has promised."""
+    """Calls a log or a Store, and notes each call's input and promises in the ledger."""
 
     def __init__(self, options: LogOptions, seed: int) -> None:
         self.options = options
@@ -177,7 +177,7 @@ class Script:
         return report
 
     def checkpoint(self, store: Store, *, trim: bool = True) -> None:
-        """Take a checkpoint, which trims the log or not; what is in it is durable on return."""
+        """Take a checkpoint, which trims the log or not; its state is durable on return."""
         if trim:
             self.may_drop(len(self.ledger.rows))
         with self.during("checkpoint"):
@@ -192,7 +192,7 @@ class Script:
         if self.ledger.kept_from:
             needed, after = min(self.ledger.kept_from.values()), {record.lsn for record in store.log.read()}
             assert after.issuperset(lsn for lsn in before if lsn >= needed), (
-                "it drops what is held or claimed"
+                "it drops held or claimed records"
             )
         happened = {
             "records kept": report.segments_rewritten and report.records_after,
@@ -217,7 +217,7 @@ class Script:
             self.ledger.lost |= {lost}
 
     def foresee_repair(self) -> None:
-        """Note what a repair of the damage leaves if nothing cuts it short."""
+        """Note the result of a repair of the damage, if nothing cuts it short."""
         whole = self.storage.inner.process_kill()
         if self.options.recovery == "salvage":
             open_log(storage=whole, options=self.options, events=quiet).close()
@@ -226,7 +226,7 @@ class Script:
         self.ledger.repaired = repaired_in(whole)
 
     def fail_at(self, name: OperationName, file: str, *faults: tuple[OperationName, str]) -> None:
-        """Set these faults once an operation on a file, or on what was it before, begins."""
+        """Set these faults once an operation on a file, or on its earlier name, begins."""
 
         def meet(operation: Operation) -> None:
             if (operation.name, operation.source or operation.file) == (name, file):

@@ -1,4 +1,4 @@
-"""Tables over the laboratory: what several explorations found, which scenarios there are, and which mutants."""
+"""Tables over the laboratory: the findings of several explorations, the scenarios, and the mutants."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ class CoverageTable(TableReport):
 
 @dataclass(frozen=True)
 class ScenarioTable(TableReport):
-    """The scenarios, each with what happens in it."""
+    """The scenarios, each with its events."""
 
     title = "Scenarios that run until the power cut"
     left_columns = 3
@@ -176,7 +176,7 @@ class MutantTable(TableReport):
     left_columns = 4
 
     def _head(self) -> Cells:
-        return ("mutant", "scenario", "what is wrong", "seen in")
+        return ("mutant", "scenario", "bug", "seen in")
 
     def _cells(self) -> list[Cells]:
         return [(m.name, m.scenario, m.text, m.seen_in) for m in MUTANTS.values()]

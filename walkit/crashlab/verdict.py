@@ -15,7 +15,7 @@ from walkit.crashlab.scenarios import SCENARIOS, SMALL
 def explore_options(
     options: LogOptions, budget: int = 300, profile: str | Profile = "contract", seed: int = 0
 ) -> tuple[Exploration, ...]:
-    """Explore what a power cut leaves of logs with these options: their durability, order, codec, frames in flight.
+    """Explore logs with these options after a power cut: their durability, order, codec, frames in flight.
 
     Sizes are those of the laboratory, so that a few records fill a segment. Logs are buffered there, whatever
     `direct_io` says, and a policy, which belongs to one log, is left out. `budget` is the states of each scenario.
@@ -40,9 +40,9 @@ def explore_options(
 def crash_verdict(
     options: LogOptions, budget: int = 300, profile: str | Profile = "contract", seed: int = 0
 ) -> str:
-    """Return what `explore_options` finds, in a sentence: a throughput means little if records are lost.
+    """Return the findings of `explore_options`, in a sentence: a throughput means little if records are lost.
 
-    It is what `Run.crash_verdict` is for: `dataclasses.replace(run, crash_verdict=crash_verdict(log.options))`.
+    It is the value for `Run.crash_verdict`: `dataclasses.replace(run, crash_verdict=crash_verdict(log.options))`.
     """
     found = explore_options(options, budget, profile, seed)
     judged = counted(sum(e.distinct for e in found), "crash state")

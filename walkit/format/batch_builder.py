@@ -1,7 +1,7 @@
 """Arrow batches of bounded size, made of the columns of frames.
 
 A frame of a hundred bytes may hold a million records (FORMAT.md F-7.3), and many of them fit one read. Columns
-stay as views of the frame until they become Arrow; what is here lets that happen for some records at a time.
+stay as views of the frame until they become Arrow; this module does that for some records at a time.
 """
 
 from __future__ import annotations
@@ -111,14 +111,14 @@ class BatchBuilder:
         return self._records >= self._records_max or self._bytes >= self._bytes_max
 
     def add(self, first_lsn: int, columns: DecodedColumns, size_bytes: int) -> None:
-        """Take the records of a frame; `size_bytes` is what its columns take."""
+        """Take the records of a frame; `size_bytes` is the size of its columns."""
         for part in in_parts(first_lsn, columns, self._low_lsn, self._high_lsn, self._records_max):
             self._parts.append(part)
             self._records += part[1].count
         self._bytes += size_bytes
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield what was added as batches of RECORD_SCHEMA, in the order it came, and forget it."""
+        """Yield the added records as batches of RECORD_SCHEMA, in the order it came, and forget it."""
         self._records = self._bytes = 0
         taken: list[tuple[int, DecodedColumns]] = []
         records = 0

@@ -1,4 +1,4 @@
-"""Many frames in a row, checked at once: what `check_header`, `check_body` and `decode_body` say of them one by one.
+"""Many frames in a row, checked at once, with the verdicts of `check_header`, `check_body` and `decode_body`.
 
 A frame that is not as expected is not described: the row ends before it, and a caller that needs the reason checks it
 alone. A row takes every frame that is right by itself: a kind of frames that only ended rows would have all bytes
@@ -68,7 +68,7 @@ RECORDS_JOINED_MAX = RECORDS_PER_FRAME_MAX
 UNPACKED_BYTES_MAX = 1 << 20
 """The bodies of a row of several frames have at most so many bytes more than are stored.
 
-A few compressed frames may be many times what is read at once. Up to about here they stay in the processor's caches.
+A few compressed frames may be many times the size of one read. Up to about here they stay in the processor's caches.
 """
 _UNIFORM = FrameFlag.UNIFORM_KINDS | FrameFlag.UNIFORM_KEY_LENGTHS | FrameFlag.UNIFORM_VALUE_LENGTHS
 _UNIFORM_HEAD = np.dtype([("key", "<u4"), ("value", "<u4"), ("kind", "u1")])
@@ -122,9 +122,9 @@ class VerifiedFrames:
     def columns(self, last_lsn: int = LSN_MAX) -> Iterator[tuple[int, DecodedColumns]]:
         """Yield (first LSN, columns) of the frames with records that begin up to `last_lsn`: no views on the buffer.
 
-        Frames of uniform columns come as one, which holds the records of all, where those are not too many for the
-        columns that this needs; else each keeps its columns of one value. CorruptionError if a body is not what
-        its header says, after the columns before it.
+        Frames of uniform columns come as one with the records of all, if those are not too many for the columns that
+        this needs; else each keeps its columns of one value. CorruptionError if a body contradicts its header, after
+        the columns before it.
         """
         filled = np.flatnonzero(
             (self.heads["records"] > 0) & (self.heads["first_lsn"] <= np.uint64(last_lsn))
@@ -214,7 +214,7 @@ def frames_in_a_row(
 def _whole_frames(buffer: bytes | bytearray, at: int, limit: int) -> tuple[list[int], list[memoryview]]:
     """Return where frames begin, by the footprints that they name, and their headers: both checksums are right.
 
-    What a header says is judged by others; here it is only believed as far as it stays within the buffer. The row ends
+    Others judge a header's fields; here they only count as far as they stay within the buffer. The row ends
     before its bodies need more than `UNPACKED_BYTES_MAX`: frames that are checked are taken, not checked again.
     """
     offsets: list[int] = []
@@ -252,7 +252,7 @@ def _headers_fit(
 ) -> Bools:
     """Judge every field (FORMAT.md F-7.2), and that each frame follows the one before it.
 
-    As few calls of numpy as possible: a row of large frames is short. So what follows from the rest is not asked: that
+    As few calls of numpy as possible: a row of large frames is short. So implied facts are not checked: that
     a position is on the alignment, from one that is and whole footprints; bounds of positions and LSNs, from the last.
     """
     next_lsn = int(heads["first_lsn"][0]) if follows.next_lsn is None else follows.next_lsn

@@ -200,7 +200,7 @@ def _require(items: int, count: int) -> None:
 
 
 def encode_puts(kind: int, keys: Sequence[bytes], values: Sequence[bytes]) -> tuple[int, list[Buffer]]:
-    """Return what `encode_body` returns for values of one kind byte, with as many keys or none, and no timestamps.
+    """As `encode_body` for values of one kind byte, with as many keys or none, and no timestamps.
 
     Most frames of several callers are so. It is less code than the way through `Columns`, and none of it is in the
     processor's caches right after a blocking write.

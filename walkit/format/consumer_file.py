@@ -180,7 +180,7 @@ def encode_cursor(mark: CursorRecord) -> bytes:
 
 
 def decode_cursor(data: bytes, name: str) -> CursorRecord:
-    """Return what a cursor file says; `name` is the file's.
+    """Return the record of a cursor file; `name` is the file's.
 
     CorruptionError if it is damaged, cut short, too long or no cursor; FormatVersionError if a newer walkit has
     written it.

@@ -1,4 +1,4 @@
-"""Names of the files beside a log's segments, so that every room knows what a file belongs to (FORMAT.md)."""
+"""Names of the files beside a log's segments, so every room knows each file's owner (FORMAT.md)."""
 
 from __future__ import annotations
 

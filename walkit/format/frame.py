@@ -164,7 +164,7 @@ def _fields_fit(header: FrameHeader, alignment: int, frame_bytes_max: int) -> bo
 
 @dataclass(slots=True, eq=False)
 class PreparedBody:
-    """A body that is encoded, perhaps compressed, and checksummed: what can be done before LSNs are given.
+    """A body that is encoded, perhaps compressed, and checksummed: the work that needs no LSNs.
 
     Immutable.
     """
@@ -207,7 +207,7 @@ def prepare_body(columns: Columns, codec: str | None = None) -> PreparedBody:
 
 
 def prepare_encoded(count: int, flags: int, buffers: list[Buffer], codec: str | None = None) -> PreparedBody:
-    """Return the body of records that are encoded: what `encode_body` or `encode_puts` returned. See `prepare_body`."""
+    """Return the body of encoded records, from `encode_body` or `encode_puts`. See `prepare_body`."""
     raw_bytes = stored_bytes = sum(map(len, buffers))
     codec_number = CODEC_NONE
     if codec == "zstd" and raw_bytes > FRAME_HEADER_BYTES:
@@ -242,7 +242,7 @@ def prepare_puts(
 def prepare_one(
     kind: int, key: bytes, value: bytes, timestamp: int, codec: str | None = None
 ) -> PreparedBody:
-    """Return what `prepare_body` returns for one record; `kind` is the kind byte. Most frames of a lone writer."""
+    """As `prepare_body` for one record; `kind` is the kind byte. Most frames of a lone writer."""
     stored_bytes = ONE_RECORD_BYTES + len(key) + len(value)
     if codec is not None or stored_bytes > ONE_BUFFER_BYTES or kind not in ONE_KIND_TIMELESS:
         return prepare_body(one_record(kind, key, value, timestamp), codec)
@@ -322,7 +322,7 @@ def check_body(header: FrameHeader, frame: memoryview) -> FrameFault | None:
 def decode_frame(header: FrameHeader, frame: memoryview) -> DecodedColumns:
     """Return the columns of a frame that `check_header` and `check_body` found right.
 
-    CorruptionError if the body is not what the header says: a writer's mistake, as the checksums are right.
+    CorruptionError if the body contradicts the header: a writer's mistake, as the checksums are right.
     """
     if header.records == 0:
         return NO_COLUMNS
@@ -348,7 +348,5 @@ def decompress(body: memoryview, raw_bytes: int) -> bytes:
     except zstandard.ZstdError as error:
         raise CorruptionError(f"the body cannot be decompressed: {error}") from error
     if len(raw) != raw_bytes:
-        raise CorruptionError(
-            "the body's length is not what its header says", expected=raw_bytes, found=len(raw)
-        )
+        raise CorruptionError("the body's length contradicts its header", expected=raw_bytes, found=len(raw))
     return raw

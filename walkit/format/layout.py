@@ -21,7 +21,7 @@ ALIGNMENT_DIRECT: Final = 4096
 
 LSN_MAX: Final = (1 << 63) - 1
 POSITION_MAX: Final = (1 << 63) - 1
-"""Both fit a signed 64-bit integer, which is what Arrow, pread and every other language count with."""
+"""Both fit a signed 64-bit integer, the integer of Arrow, pread and every other language."""
 LSN_LAST: Final = LSN_MAX - 1
 """The last that a writer gives: where the next frame would begin still fits."""
 EPOCH_MAX: Final = (1 << 63) - 1

@@ -137,7 +137,7 @@ Gap = HoleRecord | LostRecord
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogEnd:
-    """Where the sealed log ends: what the next frame must follow. Survives the deletion of every segment."""
+    """The end of the sealed log, which the next frame must follow. Survives the deletion of every segment."""
 
     last_lsn: int = 0
     position: int = 0
@@ -145,14 +145,14 @@ class LogEnd:
 
 
 def prepared_record(number: int, epoch: int, reserved_bytes: int) -> SegmentRecord:
-    """Return what the manifest says of a segment that is made, with this size on stable storage."""
+    """Return the manifest's record of a new segment, with this size on stable storage."""
     return SegmentRecord(
         number=number, state=SegmentState.PREPARED, epoch=epoch, reserved_bytes=reserved_bytes
     )
 
 
 def sealed_record(header: SegmentHeader, end: LogEnd, *, records: int, frames: int) -> SegmentRecord:
-    """Return what the manifest says of a segment with this header that is sealed where `end` is."""
+    """Return the manifest's record of a segment with this header that is sealed at `end`."""
     return SegmentRecord(
         number=header.number,
         state=SegmentState.SEALED,
@@ -396,7 +396,7 @@ def check_value(name: str, wanted: type[Any] | None, value: Any) -> None:
 
 
 def types_of(cls: type[Any]) -> tuple[tuple[str, type[Any] | None], ...]:
-    """Return the fields of a class of the manifest and what JSON gives for each; None if others look at it."""
+    """Return the fields of a class of the manifest with the JSON type of each; None if others look at it."""
     return _plain_types(cls)  # type: ignore[arg-type]  # a class is hashable
 
 
@@ -527,7 +527,7 @@ def _difference(before: Manifest, after: Manifest) -> dict[str, Any] | None:
 def _changed_part(
     before: tuple[SegmentRecord, ...], after: tuple[SegmentRecord, ...]
 ) -> tuple[tuple[SegmentRecord, ...], tuple[SegmentRecord, ...]]:
-    """Return both without what they share at the front and at the end, or nearly all of it.
+    """Return both without their common front and end, or nearly all of it.
 
     Slices are compared, which costs little for records that are the same objects: no loop over thousands of them.
     """

@@ -177,7 +177,7 @@ def checked_fields(block: bytes, name: str = "") -> HeaderFields | None:
 
 
 def _outside_limits(header: SegmentHeader | HeaderFields) -> str:
-    """Return what no segment header says, or "" (FORMAT.md F-7.1)."""
+    """Return the impossible field of a segment header, or "" (FORMAT.md F-7.1)."""
     power = header.alignment & (header.alignment - 1) == 0
     if not power or not ALIGNMENT_BUFFERED <= header.alignment <= ALIGNMENT_DIRECT:
         return f"alignment {header.alignment}"

@@ -1,4 +1,4 @@
-"""A log for programs of asyncio: what would block the event loop runs on another thread."""
+"""A log for programs of asyncio: calls that would block the event loop run on another thread."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ class AsyncLog:
         return log
 
     async def __aenter__(self) -> Self:
-        """Open the log. Cancelled, it waits until the opening has ended, and closes what was opened."""
+        """Open the log. Cancelled, it waits until the opening has ended, and closes the log."""
         self._log = await _to_end(self._open_log, undo=lambda log: log.close())
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Write what is queued and close the log. Cancelled, it closes the log all the same, first."""
+        """Write the queue and close the log. Cancelled, it closes the log all the same, first."""
         log, self._log = self._log, None
         if log is not None:
             await _to_end(log.close)
@@ -78,7 +78,7 @@ class AsyncLog:
         return tx.result
 
     def transaction(self) -> Transaction:
-        """Return what `async with` takes for operations that are appended all or not at all."""
+        """Return the context of an `async with` for operations that are appended all or not at all."""
         return self._writer.transaction()
 
     async def read_async(
@@ -125,9 +125,9 @@ def _taken(records: Iterator[Record | None]) -> list[Record | None]:
 
 
 async def _to_end(work: Callable[[], T], undo: Callable[[T], object] | None = None) -> T:
-    """Run `work` on another thread to its end, also if the task is cancelled meanwhile; return what it returns.
+    """Run `work` on another thread to its end, also if the task is cancelled meanwhile; return its result.
 
-    If the task is cancelled, `undo` takes back what was done, there too, and then the cancellation is raised. So no
+    If the task is cancelled, `undo` takes back its effect, there too, and then the cancellation is raised. So no
     thread works for a task that has ended.
     """
     loop = asyncio.get_running_loop()

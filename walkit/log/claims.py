@@ -187,7 +187,7 @@ class ClaimTable:
 
         It is taken before that of the orphan files, which others need while this one is waited for, and within a block
         that keeps events. Where the block ends well, claims whose lease is over, and such as a hard cap has passed, are
-        removed. Raises what `locked` raises.
+        removed. Raises the errors of `locked`.
         """
         with self.locked(wait_s) as lock:
             try:
@@ -228,14 +228,14 @@ class ClaimTable:
     def save_below(self, up_to_lsn: int) -> None:
         """Write those of this process whose files would limit a trim to this LSN. Needs the claims shut.
 
-        What is dropped must not be claimed by a file: the claim would be no more after the death of the process.
+        A file must not claim dropped records: the claim would end with the process.
         """
         for claim in list(self.mine.values()):
             if claim.mark.first_lsn <= up_to_lsn and claim.mark.first_lsn < claim.first_lsn:
                 claim.save_locked()
 
     def _check(self) -> None:
-        """Assert what holds between two steps; while the claims are shut, on the thread that has shut them."""
+        """Assert the invariants between two steps; while the claims are shut, on the thread that has shut them."""
         with once(self._lock), self._lock:
             now_s = self._own_s()
             assert all(seen.at_s <= now_s for seen in self._seen.values()), "a lease begins later than now"
@@ -254,7 +254,7 @@ class ClaimTable:
     def remove(self, facts: list[ClaimFact]) -> None:
         """Remove the files of claims that are over, or were dropped, with an event each; those that stand as judged.
 
-        A failure is an event, too, and no error: what was published stands, and the next block removes them.
+        A failure is an event, not an error: the manifest stands, and the next block removes the files.
         """
 
         def remove() -> list[ClaimFact]:

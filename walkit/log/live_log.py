@@ -71,7 +71,7 @@ class Contents(Protocol):
 
 
 class Segments(Protocol):
-    """The segments of an open log, wherever they are: what upkeep and closing ask of them."""
+    """The segments of an open log, wherever they are: the calls of upkeep and closing."""
 
     epoch_began: LogEnd
     rotations: int
@@ -98,7 +98,7 @@ class Segments(Protocol):
         """Have the manifest say how far the segments go that can be dropped. StorageError."""
 
     def close(self, *, poisoned: bool, hung: bool) -> None:
-        """Seal what can be sealed; nothing is written afterwards."""
+        """Seal every segment that can be sealed; nothing is written afterwards."""
 
     def forget(self) -> None:
         """In a forked child: the files are the parent's."""
@@ -179,7 +179,7 @@ class EndWatcher(Protocol):
 
 
 class Lifetime:
-    """Whether a log is open, being closed, or closed; and what its closing ends first. Safe from any thread."""
+    """Whether a log is open, being closed, or closed; with the calls that closing makes first. Safe from any thread."""
 
     def __init__(self) -> None:
         self._closers: list[Callable[[], object]] = []
@@ -191,7 +191,7 @@ class Lifetime:
         """Whether nothing of it is written from now on."""
 
     def on_close(self, closer: Callable[[], object], *, first: bool = False) -> None:
-        """Call back at the beginning of a closing, on its thread, to end what works on the log's files.
+        """Call back at the beginning of a closing, on its thread, to end the work on the log's files.
 
         `first`: before all that were added until now.
         """
@@ -217,7 +217,7 @@ class Lifetime:
         self.wake_end_watchers()
 
     def _check(self) -> None:
-        """Assert that what has ended takes no more work, either."""
+        """Assert that an ended log takes no more work, either."""
         assert self.closed or not self.ended
 
     def wake_end_watchers(self) -> None:
@@ -226,6 +226,6 @@ class Lifetime:
             watcher.set()
 
     def forget(self) -> None:
-        """In a forked child: this copy of the log is over, and what its closing would end is the parent's."""
+        """In a forked child: this copy of the log is over, and the parent has the objects that closing would end."""
         self.closed = self.ended = True
         self._closers.clear()

@@ -74,10 +74,10 @@ class DurableGate:
         self._reread, self._bytes_max = reread, bytes_max
         self._frames: deque[ObservedFrames] = deque()
         self._beyond: tuple[int, int] | None = None
-        """First and last LSN of what waits and is not kept."""
+        """First and last LSN of the frames that wait and are not kept."""
 
     def take(self, frame: SealedFrame) -> None:
-        """Take the next acknowledged frame, and show what is durable. Raises what `reread` raises."""
+        """Take the next acknowledged frame, and show the durable ones. Raises the errors of `reread`."""
         room = self._bytes_max is None or self.waiting_bytes + frame.footprint <= self._bytes_max
         if self._reread is not None and (self._beyond is not None or (self._frames and not room)):
             first_lsn = frame.first_lsn if self._beyond is None else self._beyond[0]
@@ -88,7 +88,7 @@ class DurableGate:
         self.release()
 
     def release(self) -> None:
-        """Show what has become durable. Raises what `reread` raises."""
+        """Show the frames that have become durable. Raises the errors of `reread`."""
         durable_lsn = self._durable_lsn()
         while self._frames and self._frames[0].last_lsn <= durable_lsn:
             frames = self._frames.popleft()

@@ -122,7 +122,7 @@ def _open_locked(
 
 
 def _require_a_log(storage: Storage, mode: str) -> ManifestFile | None:
-    """Make the folder of a new log; refuse what is not a log before anything is written. None for a new log."""
+    """Make the folder of a new log; refuse other folders before anything is written. None for a new log."""
     try:
         found = load_manifest_file(storage)
     except LogNotFoundError:
@@ -168,7 +168,7 @@ def _check_stored(manifest: Manifest, options: LogOptions) -> None:
 def recovery_report(
     storage: Storage, options: LogOptions, clock: PhaseClock, plan: RecoveryPlan, created: bool
 ) -> RecoveryReport:
-    """Return what an opening found, and what its plan did."""
+    """Return an opening's findings, and its plan's actions."""
     findings = plan.findings
     scanned = [f for f in (*findings.sealed, *findings.unsealed) if f.bytes_scanned]
     clean = not findings.unsealed and not plan.cuts and not plan.steps
@@ -207,7 +207,7 @@ def scratch(
     too, when the log is dropped or the process ends, and after a kill by the next process that makes a scratch log.
     Other files beside the log's folder go with the process.
 
-    Raises what `walkit.open` raises for `options`; the earlier log is then left as it is. Safe from any thread.
+    Raises the errors of `walkit.open` for `options`; the earlier log is then left as it is. Safe from any thread.
     """
     return open_scratch(
         name, lambda place: open_writer(storage_at(place), "x", options, events), lambda log: log

@@ -136,7 +136,7 @@ def upkeep_of(
     lifetime: Lifetime,
     events: EventSink,
 ) -> Upkeep:
-    """Return what keeps and drops records of the log of these parts."""
+    """Return the part that keeps and drops records of this log."""
     maintenance = segments.maintenance
     claims = ClaimTable(storage, manifest_store, events)
     trimmer = Trimmer(storage, manifest_store, marks, maintenance, claims, orphan_files, lifetime, events)
@@ -272,7 +272,7 @@ def commit_clock() -> CommitClock:
 
 
 def _name(storage: Storage) -> str:
-    """Return what the log's threads are called after."""
+    """Return the name that the log's threads carry."""
     return os.path.basename(storage.location.rstrip("/")) or "log"
 
 

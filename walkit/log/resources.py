@@ -1,7 +1,7 @@
 """The resources of an open log (files, threads, its lock), and how they are closed.
 
 The user's `WriteAheadLog` holds the resources; the log's threads and its parts know neither. So a log that is dropped
-without close() is collected, and its finaliser closes what it held, with a warning unless the process is ending.
+without close() is collected, and its finaliser closes its resources, with a warning unless the process is ending.
 
 The last part of a closing (seal, close the files, free the lock) runs on a thread of its own. So the caller does not
 hang with the device, and Ctrl-C on the thread that closes does not free the lock under a job of the maintenance thread.
@@ -29,7 +29,7 @@ from walkit.log.parts import LogParts
 from walkit.storage.interface import StorageLock
 
 GRACE_S = 1.0
-"""A second look at what seems to hang, for processes that were stopped."""
+"""A second look at calls that seem to hang, for processes that were stopped."""
 
 
 _open: weakref.WeakSet[LogResources] = weakref.WeakSet()
@@ -49,7 +49,7 @@ class LogResources:
         _open.add(self)
 
     def close(self) -> None:
-        """Finish what is queued, seal, close all files. Closing twice does nothing; the lock is freed always.
+        """Finish the queue, seal, close all files. Closing twice does nothing; the lock is freed always.
 
         StorageError if the device hangs: see `_finish`. An interrupt ends no closing (`run_uninterrupted`).
         """
@@ -85,7 +85,7 @@ class LogResources:
                 lifetime.end()
 
     def _finish_here(self) -> None:
-        """Seal what can be sealed, close the files, free the lock: here, unless a thread already does or has done it.
+        """Seal every segment that can be sealed, close the files, free the lock, unless a thread does or has done it.
 
         The commit path has been stopped.
         """
@@ -242,7 +242,7 @@ def end_dropped(resources: LogResources, then: Callable[[], object] | None = Non
 
 
 def run_for_dropped(work: Callable[[], object], may_wait: Callable[[], bool] = lambda: True) -> None:
-    """Have another thread do what a finaliser has to do; raises nothing that `work` does not raise at the end.
+    """Run a finaliser's work on another thread; raises nothing that `work` does not raise at the end.
 
     The collector may run a finaliser anywhere, also on a thread that holds a lock which closing needs, or during a
     commit. So another thread closes. It is waited for only if this one can do without: for a few seconds, not on a

@@ -53,7 +53,7 @@ class RetentionFacts:
     claims: tuple[ClaimFact, ...]
     """Those that count."""
     bound_lsn: int
-    """Nothing above it may go: what is not durable, or not in the newest snapshot of a state made of the log."""
+    """Nothing above it may go: later records are not durable, or not in the newest snapshot of the log's state."""
     now_us: int
     opened_us: int = 0
     """When the log was opened."""
@@ -176,7 +176,7 @@ class RetentionReport:
 
 
 class Retainer:
-    """Carries out what the retention of an open log asks for. Safe from any thread."""
+    """Carries out the retention of an open log. Safe from any thread."""
 
     def __init__(
         self,
@@ -208,7 +208,7 @@ class Retainer:
         progress: RetentionProgress | None = None,
         wait_s: float | None = None,
     ) -> RetentionReport:
-        """Drop what the limits ask for: the manifest first, then the files.
+        """Drop segments beyond the limits: the manifest first, then the files.
 
         The claims' lock is waited for up to `wait_s` seconds. A StorageError leaves the log as it was, or with files
         that no manifest names; doing it again does the rest.

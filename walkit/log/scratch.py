@@ -95,7 +95,7 @@ class _Scratch:
         )
 
     def discard(self) -> bool:
-        """Close and remove what is still there; say whether anything was."""
+        """Close and remove all remaining objects; say whether anything was."""
         owner = self._owner() or self._log()
         if owner is None:
             return False
@@ -159,10 +159,10 @@ os.register_at_fork(after_in_child=_renew_lock)
 def open_scratch(
     name: str, opener: Callable[[str], OwnerT], log_of: Callable[[OwnerT], WriteAheadLog]
 ) -> OwnerT:
-    """Open something new in a scratch place; then close and remove what this process had under the same name.
+    """Open something new in a scratch place; then close and remove this process's earlier one of that name.
 
-    In this order, so that options which `opener` refuses leave the earlier one as it is. Removes what processes that
-    are dead have left, too.
+    In this order, so options that `opener` refuses leave the earlier one as it is. Removes the remains of dead
+    processes, too.
     """
     return run_uninterrupted(
         lambda: _open_scratch(name, opener, log_of), "open", undo=lambda owner: owner.close()
@@ -176,7 +176,7 @@ def _open_scratch(
     try:
         owner = opener(place.path)
     except BaseException:
-        with contextlib.suppress(OSError):  # a later sweep takes what is left
+        with contextlib.suppress(OSError):  # a later sweep takes the rest
             place.remove()
         raise
     log = log_of(owner)

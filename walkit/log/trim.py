@@ -107,7 +107,7 @@ class TrimPreview:
 
 LIMITS = {
     "": "nothing",
-    "durable": "what is durable",
+    "durable": "the durable end of the log",
     "state": "the newest snapshot: a checkpoint moves it",
     "room": "the disk, which is full: a trim that drops a whole segment still works",
 }
@@ -178,7 +178,7 @@ class TrimReport(int):
 
 
 class Trimmer:
-    """Moves the low watermark of an open log and drops what is below it. Safe from any thread.
+    """Moves the low watermark of an open log and drops the records below it. Safe from any thread.
 
     One oldest segment is rewritten at a time. Closing the log ends a rewriting between two blocks, and waits for it:
     what it did later would be done to another writer's files.
@@ -221,7 +221,7 @@ class Trimmer:
         lifetime.on_close(self._end)
 
     def bound_lsn(self, checkpoint_lsn: int) -> int:
-        """Return the LSN above which nothing may go: what is not durable, or is in no snapshot of a state kept.
+        """Return the LSN above which nothing may go: later records are not durable, or in no snapshot of the state.
 
         `checkpoint_lsn` is that of the newest checkpoint.
         """
@@ -246,7 +246,7 @@ class Trimmer:
             checkpoint = max(checkpoint_lsn, manifest.checkpoint_lsn)
             limit, bound = self._limit(manifest, up_to_lsn, checkpoint)
             low = max(bound, manifest.low_watermark)
-            # Also what was sealed since the last trim.
+            # Also the segments sealed since the last trim.
             dropped[:] = [s for s in manifest.sealed if s.last_lsn <= low]
             same = (low, checkpoint) == (manifest.low_watermark, manifest.checkpoint_lsn)
             if same and not dropped:
@@ -277,14 +277,14 @@ class Trimmer:
         return Trimmed(manifest.low_watermark, tuple(dropped), limit)
 
     def _limit(self, manifest: Manifest, up_to_lsn: int, checkpoint_lsn: int) -> tuple[str, int]:
-        """Return what limits a trim, as `TrimPreview.limit` says it, and the LSN up to which records may be dropped."""
+        """Return the limit of a trim, as in `TrimPreview.limit`, and the LSN up to which records may be dropped."""
         limits = {"": up_to_lsn, "durable": self._marks.durable_lsn}
         limits["state"] = self.bound_lsn(checkpoint_lsn)
         limits |= {f"claim {c.name}": c.needed_lsn - 1 for c in self.claims.live(manifest)}
         return min(limits.items(), key=lambda item: item[1])
 
     def preview(self, up_to_lsn: int) -> TrimPreview:
-        """Return what `trim(up_to_lsn)` would do by the manifest as it is now. Changes nothing."""
+        """Return the effect of `trim(up_to_lsn)` by the manifest as it is now. Changes nothing."""
         manifest = self._manifest_store.current
         limit, bound = self._limit(manifest, up_to_lsn, manifest.checkpoint_lsn)
         low = max(bound, manifest.low_watermark)
@@ -303,7 +303,7 @@ class Trimmer:
 
     def _trim(self, up_to_lsn: int, waste_ratio: float) -> TrimReport:
         began = time.perf_counter()
-        self._maintenance.drain()  # what the maintenance thread is about to seal can be dropped, too
+        self._maintenance.drain()  # segments that the maintenance thread is about to seal can be dropped, too
         with (
             self._events.held(),
             self.claims.shut() as shut,
@@ -347,7 +347,7 @@ class Trimmer:
             pass
 
     def _rewrite_straddling(self, waste_ratio: float) -> Rewritten:
-        """Copy what is left of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
+        """Copy the rest of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
 
         The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
         an event, and in the result: the log is then as it was, and the trim stands.
@@ -359,7 +359,7 @@ class Trimmer:
             size = SEGMENT_HEADER_BYTES + record.size_bytes
             self._manifest_store.renew()
             if self._manifest_store.is_scarce:
-                why = "the disk is full: what is left of the manifest's space is kept for trims"
+                why = "the disk is full: the rest of the manifest's space is kept for trims"
                 return Rewritten(bytes_before=size, bytes_after=size, failure=why)
             try:
                 return self._rewrite(record, waste_ratio, size)
@@ -407,8 +407,8 @@ class Trimmer:
         finally:
             source.close()
         assert written is not None
-        # Claims need no look, nor their lock: what the copy lacks is below the low watermark, which was durable before
-        # the copy was made, and no claim is given below that.
+        # Claims need no look, nor their lock: the records that the copy lacks are below the low watermark, which was
+        # durable before the copy was made, and no claim is given below that.
         with once(self._orphan_files.lock), self._orphan_files.lock:
             published = self._replacer.publish([record], written)
             self._orphan_files.remove()

@@ -97,7 +97,7 @@ _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 class WriteAheadLog(CursorApi):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
-    What an acknowledgement promises is the log's durability level: "sync" (the default) means that the records are on
+    An acknowledgement promises the log's durability level: "sync" (the default) means that the records are on
     stable storage when `append` returns. Records are acknowledged in LSN order, except with `ack_order="completion"`:
     there each frame is as soon as it is written, and `acked_lsn` is the last LSN with everything before it: that far
     readers, observers and other processes see.
@@ -146,7 +146,7 @@ class WriteAheadLog(CursorApi):
         return self._appender.append(ticket, timeout)
 
     def delete(self, key: Any, timestamp: datetime | int | None = None) -> AppendResult:
-        """Append a tombstone for `key` and return when it is acknowledged. Raises what `append` raises."""
+        """Append a tombstone for `key` and return when it is acknowledged. Raises the errors of `append`."""
         if key is None:
             refuse("key", key, "a tombstone needs a key; nothing was written")
         ticket = make_ticket(self._driver, self._limit_bytes, DELETE, key, None, timestamp)
@@ -370,7 +370,7 @@ class WriteAheadLog(CursorApi):
         return self.parts.own_claims.take(name, first_lsn, lease_s)
 
     def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
-        """Drop records at or below `up_to_lsn`, never past a claim, never what is not durable.
+        """Drop records at or below `up_to_lsn`, never past a claim, never past the durable LSN.
 
         Moves the low watermark, and removes the segments that lie wholly below it. Of one that straddles it, the frames
         above are copied as they are into one that takes its place, if those below are at least `waste_ratio` (0 to
@@ -435,17 +435,17 @@ class WriteAheadLog(CursorApi):
     def observe_writes(self, observer: FrameObserver) -> None:
         """Let an observer see each frame as it is written, on the thread that writes it; see FrameObserver.
 
-        For measurement: what the observer does delays the frame. Any number may observe; `unobserve_writes` ends it.
+        For measurement: the observer's time delays the frame. Any number may observe; `unobserve_writes` ends it.
         """
         self._refuse_closed()
         self._driver.add_write_observer(observer)
 
     def unobserve_writes(self, observer: FrameObserver) -> None:
-        """End what `observe_writes` began: a frame whose write begins after this call is not shown."""
+        """Remove an observer of `observe_writes`: a frame whose write begins after this call is not shown."""
         self._driver.remove_write_observer(observer)
 
     def close(self) -> None:
-        """Write what is queued, seal the log and free it. Closing twice does nothing.
+        """Write the queue, seal the log and free it. Closing twice does nothing.
 
         From a callback of `events=` it returns at once, and the log closes when the callback has returned. An interrupt
         (Ctrl-C) does not end the closing: it is raised when the log is closed and free, or after two seconds, and the

@@ -98,7 +98,7 @@ class TrafficStatistics(_Metrics):
 
     @property
     def travelled_bytes(self) -> int:
-        """Bytes of batches on the wire, without what surrounds them."""
+        """Bytes of batches on the wire, without their envelopes."""
         return self.plain_bytes + self.zstd_bytes + self.snappy_bytes
 
 
@@ -146,7 +146,7 @@ class DeltaReaderStatistics(_Metrics):
     loads: int = _counter("loads", "ranges read from the log")
     loaded_bytes: int = _counter("bytes", "bytes of frames read from the log")
     retries: int = _counter("loads", "ranges that were read again after an error")
-    damaged: int = _counter("deltas", "deltas that were not what their answer said; their range was read")
+    damaged: int = _counter("deltas", "deltas that contradicted their answer; their range was read")
     unfit: int = _counter("deltas", "deltas that did not continue, or came in a crowd; their range was read")
     looks: int = _counter("looks", "looks at the log's own end: while no poll is answered, else rarely")
     held_bytes: int = _metric("bytes", "bytes that wait to be applied now")

@@ -26,9 +26,9 @@ class PendingChange:
     size: int = 0
     """Bytes of a write; of a cell, how many contents it has had."""
     sectors: tuple[int, ...] = ()
-    """The sectors of a write that change what is durable, counted from the one in which it begins."""
+    """The sectors of a write that change durable bytes, counted from the one in which it begins."""
     grows: bool = False
-    """Whether a write or an allocation ends after what the file durably has."""
+    """Whether a write or an allocation ends after the file's durable end."""
 
     def __str__(self) -> str:
         if self.kind == "write":
@@ -59,7 +59,7 @@ class CrashReport:
 
     @property
     def lost_nothing(self) -> bool:
-        """Whether the image is just what the storage held (a crash right after everything was synced)."""
+        """Whether the image is exactly the storage's content (a crash right after everything was synced)."""
         return not self.names_undone and not any(
             fate.lost or fate.torn or fate.cell not in ("", "kept") for fate in self.files
         )

@@ -21,7 +21,7 @@ from walkit.storage.memory import MemoryFile, MemoryStorage
 
 
 class CrashingStorage(MemoryStorage):
-    """A `MemoryStorage` over a model of a device: what no sync covered is lost, kept or torn by a power cut."""
+    """A `MemoryStorage` over a model of a device: a power cut loses, keeps or tears each unsynced change."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class CrashingStorage(MemoryStorage):
         return image
 
     def pending(self, sector_bytes: int = 512) -> tuple[PendingChange, ...]:
-        """Return what a power cut at this moment may lose: the changes that no sync has covered, in their order."""
+        """Return the changes that no sync has covered, in their order: a power cut may lose them."""
         found: list[PendingChange] = []
         with once(self._guard), self._guard:
             for name, inode in self._tree.inodes():
@@ -115,7 +115,7 @@ class CrashingStorage(MemoryStorage):
     ) -> CrashingStorage:
         """Return a new storage after a power cut with these fates, one for each change of `pending()`.
 
-        `changes` is what `pending()` returned, if nothing changed since: many images of one moment need it once. All
+        `changes` is the result of `pending()`, if nothing changed since: many images of one moment need it once. All
         locks are free in the image. It costs time by files and changes, not by bytes.
         """
         if changes is None:
@@ -138,7 +138,7 @@ class CrashingStorage(MemoryStorage):
         return image
 
     def digest(self) -> bytes:
-        """Return a hash of what reads see: names, sizes and bytes. Equal storages have equal ones."""
+        """Return a hash of the readable content: names, sizes and bytes. Equal storages have equal ones."""
         hashed = blake2b(digest_size=16)
         with once(self._guard), self._guard:
             for name, inode in sorted(self._tree.current.items()):
@@ -151,7 +151,7 @@ class CrashingStorage(MemoryStorage):
     def process_kill(self) -> CrashingStorage:
         """Return a new storage as the next process finds it when this one is killed: locks free, all else as it was.
 
-        What was not synced is still in the page cache: the image reads the same, and can still lose it in a `crash`.
+        Unsynced bytes are still in the page cache: the image reads the same, and can still lose it in a `crash`.
         """
         image = CrashingStorage()
         with once(self._guard), self._guard:
@@ -160,7 +160,7 @@ class CrashingStorage(MemoryStorage):
         return image
 
     def rename(self, location: str) -> None:
-        """Have another location: what errors call it."""
+        """Set the location that errors name."""
         self._location = self._tree.location = location
 
     def _new_names(self) -> Names:
@@ -180,19 +180,19 @@ class CrashingFile(MemoryFile):
         self.sync_up_to(self.sync_mark())
 
     def sync_mark(self) -> int:
-        """Return the moment up to which a sync that begins now covers what was written."""
+        """Return the moment up to which a sync that begins now covers the writes."""
         self._check("sync")
         with once(self._guard), self._guard:
             return self._cached.mark()
 
     def sync_up_to(self, mark: int) -> None:
-        """Finish the sync that began at `mark`: what was written since is not covered."""
+        """Finish the sync that began at `mark`: later writes are not covered."""
         self._check("sync")
         with once(self._guard), self._guard:
             self._cached.sync(mark)
 
     def fail_sync(self, mark: int, *, landed: bool = False) -> None:
-        """Leave what a sync leaves that began at `mark` and reported an error; the caller raises the error.
+        """Leave the state of a sync that began at `mark` and reported an error; the caller raises the error.
 
         Pages look clean and reads return the new bytes, but the device holds the old ones (the new ones with
         `landed`), and no later sync changes that.
@@ -201,7 +201,7 @@ class CrashingFile(MemoryFile):
             self._cached.sync_failed(mark, landed=landed)
 
     def fail_synced_write(self, offset: int, buffers: Sequence[Buffer], *, landed: bool = False) -> None:
-        """Leave what `write(sync=True)` leaves that reported an error: see `fail_sync`."""
+        """Leave the state of a `write(sync=True)` that reported an error: see `fail_sync`."""
         data = self._joined(offset, buffers)
         with once(self._guard), self._guard:
             self._cached.write_synced_failed(offset, data, landed=landed)

@@ -226,7 +226,7 @@ class Device:
         return Service(begins, done, failed)
 
     def _cost_of(self, size_bytes: int) -> tuple[int, int]:
-        """Return what an I/O of this size takes from the buckets, in nanoseconds of I/Os and of bytes; kept."""
+        """Return the share that an I/O of this size takes from the buckets, in nanoseconds of I/Os and bytes; kept."""
         model = self.model
         io_ns = transfer_ns = 0
         if model.iops is not None:

@@ -126,7 +126,7 @@ class Fault:
         return True
 
     def wait(self) -> None:
-        """Do what a delay or a hang does; nothing for others."""
+        """Delay or hang, by the fault; do nothing for others."""
         if self.kind == "delay":
             time.sleep(self.seconds)
         elif self.kind == "hang":

@@ -1,7 +1,7 @@
-"""A storage that fails on demand and writes down what was asked of it: a wrapper over any other storage.
+"""A storage that fails on demand and writes down each call: a wrapper over any other storage.
 
 Faults are rules: an operation, a pattern of file names (as in `fnmatch`), and which of the matching operations they
-meet. Pebble's errorfs is the source of the idea. Over a `CrashingStorage` a failed sync leaves what it leaves on ext4
+meet. Pebble's errorfs is the source of the idea. Over a `CrashingStorage` a failed sync has its effect on ext4
 and XFS: pages that look clean and were never written (Rebello et al., ATC 2020). Over another storage it only reports
 the error, for which the place below cannot be made to forget.
 """
@@ -39,7 +39,7 @@ _Result = TypeVar("_Result")
 
 @runtime_checkable
 class _HasPageCache(Protocol):
-    """What `MemoryFile` has beyond a file: syncs that begin and end, and that leave what a failed one leaves."""
+    """The methods of `MemoryFile` beyond a file's: syncs that begin and end, or leave the state of a failed one."""
 
     def sync_mark(self) -> int: ...
 
@@ -103,9 +103,9 @@ class FaultyStorage(PassingStorage):
     def hang(
         self, operation: OperationName, file: str = "*", *, nth: int = 1, times: int | None = 1
     ) -> Fault:
-        """Make matching operations wait until the fault is released; what hangs has done nothing yet.
+        """Make matching operations wait until the fault is released; a hanging operation has done nothing yet.
 
-        A sync that hangs over a `CrashingStorage` began before it hung: it does not cover what is written meanwhile.
+        A sync that hangs over a `CrashingStorage` began before it hung: it does not cover later writes.
         """
         return self._add(Fault("hang", operation, file, nth, times))
 
@@ -116,7 +116,7 @@ class FaultyStorage(PassingStorage):
         return self._add(Fault("skip", operation, file, nth, times))
 
     def clear(self) -> None:
-        """Cancel all faults; what hangs continues. The trace stays."""
+        """Cancel all faults; hanging operations continue. The trace stays."""
         with once(self._guard), self._guard:
             faults, self._faults = self._faults, []
         for fault in faults:
@@ -144,7 +144,7 @@ class FaultyStorage(PassingStorage):
         return self.perform(Operation(name="is_locked", file=name), lambda: self.inner.is_locked(name))
 
     def cell(self, name: str, size: int, *, writable: bool) -> Cell | None:
-        """Return a cell; what is read and written there passes through the faults of this storage."""
+        """Return a cell; its reads and writes pass through the faults of this storage."""
         operation = Operation(name="cell", file=name, size=size)
         cell = self.perform(operation, lambda: self.inner.cell(name, size, writable=writable))
         return None if cell is None else _FaultyCell(self, cell, name)
@@ -155,7 +155,7 @@ class FaultyStorage(PassingStorage):
         return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)), mode)
 
     def why_not_direct(self) -> str | None:
-        """Return what the inner storage says; see `DirectStorage`."""
+        """Return the inner storage's answer; see `DirectStorage`."""
         inner = self.inner
         return inner.why_not_direct() if isinstance(inner, DirectStorage) else "the inner storage has none"
 
@@ -187,7 +187,7 @@ class FaultyStorage(PassingStorage):
         self.perform(operation, lambda: self.inner.sync_directory(folder), skipped=lambda: None)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the inner storage."""
+        """Return the facts of the inner storage."""
         return super().facts() | {"faulty": True}
 
     def perform(
@@ -198,9 +198,9 @@ class FaultyStorage(PassingStorage):
         failed: Callable[[Fault], object] | None = None,
         skipped: Callable[[], _Result] | None = None,
     ) -> _Result:
-        """Write the operation down and do it, or what its faults make of it; for the files of this storage.
+        """Write the operation down and do it, changed by its faults; for the files of this storage.
 
-        `failed` does what a failing operation still does (by default all of it if it landed, else nothing);
+        `failed` does the rest of a failing operation (by default all of it if it landed, else nothing);
         `skipped` replaces a skipped operation.
         """
         with once(self._guard), self._guard:

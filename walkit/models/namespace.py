@@ -1,4 +1,4 @@
-"""The names of a storage that can crash: what is there, what is durably there, and the changes in between."""
+"""The names of a storage that can crash: those there, those durably there, and the changes in between."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class Names(MemoryNames[Inode]):
         self._pending = left
 
     def copy(self) -> Names:
-        """Return an independent copy: what a new process finds after the old one was killed."""
+        """Return an independent copy, as a new process finds it after the old one was killed."""
         twins: dict[int, Inode] = {}
 
         def twin(inode: Inode) -> Inode:
@@ -84,7 +84,7 @@ class Names(MemoryNames[Inode]):
         return other
 
     def survivors(self, keep: Keep, chance: random.Random) -> tuple[dict[str, Inode], list[str], list[str]]:
-        """Return what names a power cut could leave, and the changes that it kept and undid."""
+        """Return the names that a power cut could leave, and the changes that it kept and undid."""
         names = dict(self._durable)
         kept, undone = [], []
         bias = {"none": 0.0, "all": 1.0}.get(keep)

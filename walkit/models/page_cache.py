@@ -32,7 +32,7 @@ class Fate(NamedTuple):
     grown: bool = True
     """Of a torn write, whether the file has the size that all of it needs."""
     content: int = -1
-    """Of a cell, which of its contents is there; -1: what it was when it was last durable."""
+    """The index of a cell's content; -1: its last durable one."""
 
 
 KEPT, LOST = Fate(), Fate(kept=False)
@@ -59,7 +59,7 @@ class Change:
         content.change(self.kind, self.offset, self.data)
 
     def without(self, start: int, end: int) -> Iterator[Change]:
-        """Yield what is left of a write when the bytes from `start` to `end` are taken out."""
+        """Yield the rest of a write when the bytes from `start` to `end` are taken out."""
         if self.end <= start or end <= self.offset:
             yield self
             return
@@ -86,7 +86,7 @@ class FileFate:
 
 
 class Inode(MemoryInode):
-    """One file: what reads see, what the device holds, and the changes in between, in their order."""
+    """One file: the readable bytes, the device's bytes, and the changes in between, in their order."""
 
     __slots__ = ("_last", "_suspect", "cell_contents", "cell_number", "durable", "pending")
 
@@ -115,7 +115,7 @@ class Inode(MemoryInode):
             self.durable.write(offset, data)
 
     def write_synced_failed(self, offset: int, data: bytes, *, landed: bool) -> None:
-        """Leave what a synced write leaves that reported an error: see `sync_failed`.
+        """Leave the state of a synced write that reported an error: see `sync_failed`.
 
         The error may be that of any page of the file: Linux keeps one record of errors for each file, reports it to
         the next sync, be it a few bytes of it, and with that it is forgotten.
@@ -132,13 +132,13 @@ class Inode(MemoryInode):
         return self._last
 
     def sync(self, mark: int) -> None:
-        """Make durable what was changed up to `mark`."""
+        """Make changes up to `mark` durable."""
         self._take_pending(mark, apply=True)
         if self.cell_contents is not None:
             self.durable = self.content.copy()
 
     def sync_failed(self, mark: int, *, landed: bool) -> None:
-        """Leave what a failed sync leaves on ext4 and XFS: the pages look clean.
+        """Leave the state of a failed sync on ext4 and XFS: the pages look clean.
 
         Reads still return the new bytes, no later sync writes them, a crash or dropping the cache shows what the
         device holds. With `landed` the device holds them in spite of the error. (Rebello et al., ATC 2020.)
@@ -147,7 +147,7 @@ class Inode(MemoryInode):
         self._suspect = True
 
     def drop_cached(self) -> None:
-        """Read clean bytes from the device again; what waits for its sync stays, and so does the size."""
+        """Read clean bytes from the device again; changes that wait for a sync stay, and so does the size."""
         if not self._suspect:
             return
         size = self.content.size
@@ -177,7 +177,7 @@ class Inode(MemoryInode):
         return twin
 
     def image(self, fates: Fates, sector_bytes: int) -> Inode:
-        """Return what a power cut leaves of the file that makes this of its changes."""
+        """Return the file after a power cut with this outcome for its changes."""
         after = Inode()
         after.durable = self.durable.copy()
         if self.cell_contents is not None:
@@ -201,7 +201,7 @@ class Inode(MemoryInode):
         return after
 
     def effects(self, change: Change, sector_bytes: int) -> tuple[int, ...]:
-        """Return the sectors of a write in which it changes what is durable, counted from the one it begins in."""
+        """Return the sectors of a write in which it changes durable bytes, counted from the one it begins in."""
         pieces = enumerate(sectors_of(change, sector_bytes))
         durable = self.durable
         return tuple(

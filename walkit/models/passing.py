@@ -78,7 +78,7 @@ class PassingStorage:
         return self.inner.cell(name, size, writable=writable)
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the inner storage."""
+        """Return the facts of the inner storage."""
         return self.inner.facts()
 
     def close(self) -> None:
@@ -110,7 +110,7 @@ class PassingFile(BulkThrough):
         return self.inner.size()
 
     def drop_cached(self) -> None:
-        """Drop what the inner file has cached."""
+        """Drop the inner file's cache."""
         self.inner.drop_cached()
 
     def hold(self) -> bool:

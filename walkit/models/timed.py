@@ -1,4 +1,4 @@
-"""A storage whose requests take a modelled device's time, over any other storage: what `throttled` and `remote` share.
+"""A storage whose requests take a modelled device's time, over any other storage: shared by `throttled` and `remote`.
 
 The storage below does its own work within the same time: a model that is faster than it changes nothing.
 """
@@ -39,13 +39,13 @@ class TimedStorage(PassingStorage):
         self.model = model
         self.requests = self.failures = 0
         self.busy_ns = 0
-        """Nanoseconds that callers have waited beyond what the inner storage took."""
+        """Nanoseconds that callers have waited beyond the inner storage's time."""
         self._device = Device(model, seed)
         self._clock_ns, self._sleep = clock_ns, sleep
         self._guard = threading.RLock()
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the inner storage, and the device that is modelled."""
+        """Return the facts of the inner storage, and the device that is modelled."""
         return super().facts() | {"modelled_device": self.model.name}
 
     def request(self, action: str, name: str, act: Callable[[], T], *, sent: int = 0, wanted: int = 0) -> T:

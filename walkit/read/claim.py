@@ -1,7 +1,7 @@
 """Claims: the records that a consumer still needs, in a file beside the log (FORMAT.md F-18).
 
 Consumer and writer meet at one lock: the consumer has it while it reads the manifest and writes its claim, the writer
-while it reads the claims and publishes what it drops. `log.hold` takes a claim in the writer's own process.
+while it reads the claims and publishes a trim. `log.hold` takes a claim in the writer's own process.
 
 A claim may be written if its records are there, its position belongs to this history, and the log has room for it. Each
 rule is checked while the claims' lock is held, against the manifest read under it.
@@ -86,13 +86,13 @@ def oldest_lsn(manifest: Manifest, *, complete: bool) -> int:
 def refuse_beyond(storage: Storage, name: str, first_lsn: int, manifest: Manifest, *, saved: bool) -> None:
     """Refuse a position after the end of the log.
 
-    OptionsError for one that a caller gives; DivergenceError for one that was `saved`: what came before it was cut.
+    OptionsError for one that a caller gives; DivergenceError for one that was `saved`: the records before it were cut.
     """
     last_lsn = _last_lsn(storage, manifest, first_lsn - 1)
     if first_lsn - 1 > last_lsn and saved:
         raise DivergenceError(
             f"the claim {name!r} needs LSN {first_lsn:,} and what follows, and the log ends at {last_lsn:,}: "
-            "what its consumer has read was cut. Nothing was changed",
+            "records that its consumer has read were cut. Nothing was changed",
             first_lsn=last_lsn + 1,
         )
     refuse_after(first_lsn, last_lsn)
@@ -312,7 +312,7 @@ class Claim:
         run_uninterrupted(lambda: self._renew(first_lsn), "claim", events=self._events)
 
     def renew(self) -> None:
-        """Write the claim with a new lease, at the same position; durable on return. Raises what `advance` raises.
+        """Write the claim with a new lease, at the same position; durable on return. Raises the errors of `advance`.
 
         A claim whose lease ran out is in force again, if all that it keeps is still there.
         """
@@ -434,7 +434,7 @@ class Claim:
         self.ended = "released"
 
     def _write(self, first_lsn: int, manifest: Manifest, found: ClaimRecord | None) -> ClaimRecord:
-        """Write the claim after what was `found`, and return it.
+        """Write the claim after the `found` one, and return it.
 
         GapError if it could not be kept, ClaimError without room.
         """
@@ -459,7 +459,7 @@ class Claim:
         return clock_us(self._name)
 
     def _check(self) -> None:
-        """Assert that what was written is this consumer's."""
+        """Assert that the written claim is this consumer's."""
         mark = self._last
         assert mark.owner == self._owner.bytes and mark.log_id and mark.first_lsn >= 1
         assert bool(mark.epoch_id) == bool(mark.epoch)
@@ -481,7 +481,7 @@ class Claim:
         )
 
     def _found(self) -> ClaimRecord | None:
-        """Return what stands under this name; None for nothing, and with an event for what cannot be read."""
+        """Return the claim of this name; None if absent, and with an event if unreadable."""
         try:
             return stored_claim(self._storage, self._name)
         except CorruptionError as error:

@@ -53,7 +53,7 @@ class CursorApi(ReadApi):
         """Make the log durable up to `lsn`, if this object can; return how far it is on stable storage."""
 
     def _for_consumers(self) -> tuple[View, int]:
-        """Return what a consumer with saved progress is shown, and its last LSN: what can be read and made durable."""
+        """Return the view of a consumer with saved progress, and its last LSN: records that can become durable."""
         return self._now()
 
     @abstractmethod
@@ -81,7 +81,7 @@ class CursorApi(ReadApi):
         return cursor_facts(storage)
 
     def inventory(self) -> LogInventory:
-        """Return what the log holds at this moment, and what needs it: segments, marks, claims, cursors."""
+        """Return the log's content at this moment, and its consumers: segments, marks, claims, cursors."""
         from walkit.read.inventory import inventory_of
 
         storage = self._cursor_storage()
@@ -166,7 +166,7 @@ class Cursor:
         """Yield the records after the cursor, as they are at the call; through a reader those on stable storage.
 
         GapError if one of them was trimmed, or compacted away: never a skip. CursorError if another log is there
-        now, or what was done was cut. It is not advanced by this.
+        now, or the consumed records were cut. It is not advanced by this.
         """
         view, newest = self._log._for_consumers()
         self._refuse_exchanged(view.manifest)
@@ -233,7 +233,7 @@ class Cursor:
         try:
             stored = stored_cursor(storage, self.name)
         except CorruptionError:
-            return  # its place is taken now by what this consumer knows
+            return  # this consumer's own record takes its place now
         if _place_of(stored) == _place_of(self._found) or stored in self._unsure:
             return
         before = 0 if self._found is None else self._found.lsn
@@ -273,7 +273,7 @@ class Cursor:
 
 
 def _last_of(manifest: Manifest, newest: int) -> int:
-    """Return the last LSN that was given, as far as what is left says."""
+    """Return the last LSN that was given, as far as the rest shows."""
     return max(newest, manifest.vouched_lsn)
 
 
@@ -285,7 +285,7 @@ def _place_of(mark: CursorRecord | None) -> tuple[int, ...]:
 def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int | None) -> None:
     """CursorError if the log cannot be continued from this mark without a guess; `last` is its last LSN, if known.
 
-    It is a CursorDivergedError if what came before the mark was cut.
+    It is a CursorDivergedError if the records before the mark were cut.
     """
 
     def said(what: str) -> str:

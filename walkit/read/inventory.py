@@ -40,7 +40,7 @@ class SegmentShown(NamedTuple):
 
 
 def reader_html(location: str, view: View, last_lsn: int) -> str:
-    """Return what a reader sees as HTML: the marks, and the segments up to the last record it may read."""
+    """Return a reader's view as HTML: the marks, and the segments up to the last record it may read."""
     segments = [
         SegmentShown(
             s.record.number,

@@ -59,7 +59,7 @@ class KeptClaim:
         return None if held is None else held.first_lsn
 
     def line(self) -> str:
-        """Return what is kept, in words."""
+        """Describe the kept records."""
         held = self._claim
         if held is None:
             return f"none: {self.trouble}" if self.trouble else "none"
@@ -78,7 +78,7 @@ class KeptClaim:
     def take(self, first_lsn: int | None, *, epoch_id: int | None = None, complete: bool = False) -> None:
         """Take the claim, from this record on, or from the oldest there is.
 
-        Raises what `walkit.claim` raises, except for a folder that can only be read, which is a `trouble`.
+        Raises the errors of `walkit.claim`, except for a folder that can only be read, which is a `trouble`.
         """
         try:
             with self._trying():

@@ -70,7 +70,7 @@ class PlannedSegments:
 
 @contextmanager
 def _manifest_for(storage: Storage, planned: PlannedSegments | None) -> Iterator[Manifest]:
-    """Give the manifest that ranges are read by; DivergenceError if what is wrong is that the log has been replaced."""
+    """Give the manifest that ranges are read by; DivergenceError if the log has been replaced."""
     if planned is None:
         yield load_manifest(storage)
         return
@@ -105,7 +105,7 @@ def ranges_of(
     first_lsn: int | None = None,
     last_lsn: int | None = None,
 ) -> list[FrameRange]:
-    """Return what `plan_ranges` returns, of a view whose last LSN is `newest`."""
+    """As `plan_ranges`, for a view whose last LSN is `newest`."""
     low = view.manifest.low_watermark
     if first_lsn is not None and first_lsn <= low:
         raise GapError(first_lsn, low + 1)
@@ -204,9 +204,9 @@ def read_ranges(
     """Yield the records of ranges, one after the other, as batches of `walkit.RECORD_SCHEMA`, cut to the LSN bounds.
 
     The bounds are inclusive. Every frame with a record within them is verified; of those before them only the headers
-    are read, those after them are not. The first frame of a range is checked against what the range says of it, each
+    are read, those after them are not. The first frame of a range is checked against the range's facts of it, each
     one after against the one before. The manifest is read once for all, or not at all with `planned`, the segments of
-    the ranges: what is trimmed or compacted meanwhile is found as any reader finds it. DivergenceError if another log
+    the ranges: a concurrent trim or compaction is found as any reader finds it. DivergenceError if another log
     or history is at `path` than was planned. With `keys` batches that have none of them are left out, before values are
     copied.
     """

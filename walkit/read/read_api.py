@@ -24,7 +24,7 @@ class ReadApi(ABC):
 
     @abstractmethod
     def _now(self) -> tuple[View, int]:
-        """Return what can be read at this moment, and its last LSN; LogClosedError once closed."""
+        """Return the readable view of this moment, and its last LSN; LogClosedError once closed."""
 
     @property
     def first_lsn(self) -> int:
@@ -71,12 +71,12 @@ class ReadApi(ABC):
     ) -> Iterator[Record]:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
-        Below `complete_from_lsn` LSNs may be missing: compaction dropped what newer records of a key supersede.
-        `follow` refuses to begin there. Where a compaction takes segments away meanwhile, reading continues in what
-        took their place; without a `last_lsn` up to the newest record there is then, if newer ones are needed for
-        the state of the log. GapError while reading if that would give another state (a tombstone after what was
-        yielded has been dropped, or a state at `last_lsn` is no longer known), and if the next record was trimmed;
-        GapError at the call if `first_lsn` has been trimmed; CorruptionError when the damage is reached.
+        Below `complete_from_lsn` LSNs may be missing: compaction dropped records that newer ones of a key supersede.
+        `follow` refuses to begin there. If a compaction takes segments away meanwhile, reading continues in their
+        replacement; without a `last_lsn` up to the newest record of that time, if the log's state needs newer ones.
+        GapError while reading if that would give another state (a tombstone after yielded records has been dropped, or
+        a state at `last_lsn` is no longer known), and if the next record was trimmed; GapError at the call if
+        `first_lsn` has been trimmed; CorruptionError when the damage is reached.
 
         With `damaged="unverified"` damage raises no error: the records that the columns of damaged frames still hold
         come in their places, each with `verified` False. Event `walkit.read.damage` counts those of each place, and

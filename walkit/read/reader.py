@@ -58,20 +58,20 @@ class ReaderView(Generic[V_co]):
 
 
 def view_of(storage: Storage) -> tuple[LogView, int]:
-    """Return what a reader may see now, and its last LSN.
+    """Return a reader's view of now, and its last LSN.
 
-    While a writer lives: all that its durable slot says is on stable storage. After its death: what recovery would
-    keep by the policy "prefix", in a log of completion order by "holes". Not all of that need be on stable storage:
-    what the writer had not synced is in the page cache alone, and `ReaderView.durable_lsn` says how far it is not.
+    While a writer lives: all records on stable storage by its durable slot. After its death: those that recovery would
+    keep by the policy "prefix", in a log of completion order by "holes". Some may not be on stable storage: records
+    that the writer had not synced are in the page cache alone, and `ReaderView.durable_lsn` is the proven end.
     """
     seen = reader_view_of(storage)
     return seen.view, seen.last_lsn
 
 
 def reader_view_of(storage: Storage, *, written: bool = False) -> ReaderView[LogView]:
-    """Return what a reader may see now, as `view_of` says, and how much of it is on stable storage.
+    """Return a reader's view of now, as `view_of`, and how much of it is on stable storage.
 
-    With `written` as if a writer lived: what the durable slot and the manifest say is on stable storage, and no more.
+    With `written` as if a writer lived: only the part on stable storage by the durable slot and the manifest.
     """
     found = False
     for attempt in range(VIEW_TRIES):
@@ -121,7 +121,7 @@ def found_lsn(storage: Storage, wanted: int) -> int:
 
 
 def live_view(storage: Storage) -> LogView:
-    """Return what durable slot and manifest say is on stable storage, whether a writer lives or not."""
+    """Return the end on stable storage by durable slot and manifest, whether a writer lives or not."""
     return reader_view_of(storage, written=True).view
 
 
@@ -215,7 +215,7 @@ class ViewSource(Protocol):
         """Where the log is: a path or a URL."""
 
     def now(self) -> ReaderView[View]:
-        """Return what a reader may see now."""
+        """Return a reader's view of now."""
 
 
 class FolderViews:
@@ -313,7 +313,7 @@ class LogReader(CursorApi):
     def follow(self, first_lsn: int, timeout: float | None = None) -> Iterator[Record]:
         """Yield records from `first_lsn` on, and continue as the writer makes more durable; polls its durable slot.
 
-        Only records on stable storage are yielded, also after the writer's death: `read` shows what may be beyond them.
+        Only records on stable storage are yielded, also after the writer's death: `read` also shows later ones.
         Ends when this reader is closed or, with `timeout`, after that many seconds without a new record. GapError if
         a record was trimmed or compacted away before it was yielded: never a skip. DivergenceError if another log is
         there now, or the last record that was yielded was cut.

@@ -57,7 +57,7 @@ def row_batches(
 class FrameRows:
     """The rows that were read, and not given out yet. Shares nothing with the memory that frames are read into.
 
-    `see` takes the rows of a walk that finds them (`row_seen`), `see_one` what the walk yields.
+    `see` takes the rows of a walk that finds them (`row_seen`), `see_one` a yielded frame.
     """
 
     def __init__(self, first_lsn: int, last_lsn: int, builder: BatchBuilder) -> None:

@@ -1,4 +1,4 @@
-"""Applying a recovery plan: the only code of an opening that changes files, and keeps what it takes out in lost+found.
+"""Applying a recovery plan: the only code of an opening that changes files; lost+found keeps removed bytes.
 
 The manifest comes first, then the files. Doing it again, also after a crash at any operation, changes nothing more.
 A part that leaves the log is durable under lost+found before it leaves the place where it was. Memory does not grow
@@ -142,7 +142,7 @@ def _refuse_without_room(manifest: Manifest) -> None:
 
 
 def _cut_tail(storage: Storage, finding: SegmentFinding, end_position: int, *, tolerant: bool) -> bool:
-    """Keep what is after the sealed end under lost+found, then shorten the file; say whether there was anything.
+    """Keep the bytes after the sealed end under lost+found, then shorten the file; say whether there was anything.
 
     With `tolerant` pages that the storage cannot read are kept as zeros.
     """
@@ -195,7 +195,7 @@ def _set_aside(
             file.close()
     except StorageError as error:
         if error.name != name:
-            raise  # what failed is keeping it
+            raise  # keeping it has failed
         if error.errno == errno.ENOENT:
             return False
         if not unreadable or error.errno in PASSING_ERRNOS:
@@ -232,7 +232,7 @@ def _rebuild(storage: Storage, finding: SegmentFinding, sealed: SegmentRecord, g
 
 
 def _is_orphaned(storage: Storage, name: str, manifest: Manifest) -> bool:
-    """Say whether an unnamed segment is what trimming or compaction left: nothing in it is needed."""
+    """Say whether an unnamed segment is a remainder of trimming or compaction: nothing in it is needed."""
     try:
         header = header_of(storage, name)
     except CorruptionError:

@@ -24,7 +24,7 @@ class Decision(Enum):
 
     DROP = "it was made ahead and never used: remove it"
     SEAL = "all its frames are intact and nothing follows them: seal it"
-    CUT = "what follows its intact frames was never promised: seal it there, keep the bytes in lost+found"
+    CUT = "the bytes after its intact frames were never promised: seal it there, keep the bytes in lost+found"
     CUT_WHOLE = (
         "nothing in it follows from the log, and nothing of it was promised: keep the file in lost+found"
     )
@@ -33,7 +33,7 @@ class Decision(Enum):
         "keep the bytes after them in lost+found"
     )
     SKIP = (
-        "frames are missing or damaged: keep every intact frame in it, record what is lost between them, "
+        "frames are missing or damaged: keep every intact frame in it, record the losses between them, "
         "keep the bytes after the last of an unsealed segment in lost+found"
     )
     MEND = (
@@ -41,8 +41,7 @@ class Decision(Enum):
         "keep the old one in lost+found, and continue as SKIP"
     )
     LOSE = (
-        "no frame of it can be used: record what was promised of it as lost, "
-        "keep the file in lost+found where there is one"
+        "no frame of it can be used: record its promised part as lost, keep its file, if any, in lost+found"
     )
     REFUSE = "something in it was promised and is not intact: corruption of acknowledged data"
     REFUSE_TAIL = "the policy refuses any damage, also that of a tail that was never promised"
@@ -74,9 +73,9 @@ MEANINGS = {
     "header_right": "its header is there, intact, and of this log",
     "follows": "it begins where the intact log ends, and no hole lies before it",
     "bytes_after": "nonzero bytes follow those of its frames that follow the log without a hole",
-    "promised_beyond": "the log without holes ends in it, before what was promised",
+    "promised_beyond": "the log without holes ends in it, before its promised end",
     "keeps_frames": "holes are kept, and it has intact frames after one, within the window; "
-    "with salvage: it has any intact frame after damage, or after what is missing",
+    "with salvage: it has any intact frame after damage or a missing part",
     "absolute": "the policy is absolute",
     "salvage": "the policy is salvage",
     "cut_short": "its file is absent or shorter than the space that was reserved for it, and the log does not continue "

@@ -117,7 +117,7 @@ class Judge:
         return all(s.number != finding.record.number for s in load_manifest(self.storage).segments)
 
     def _survey(self, finding: SegmentFinding, until: int | None = None) -> None:
-        """Read the frames of a segment with a header; note what its intact frames promise."""
+        """Read the frames of a segment with a header; note the promises of its intact frames."""
         if finding.header is not None:
             try:
                 survey_segment(
@@ -214,7 +214,7 @@ class Judge:
         position = record.start_position
         if finding.header is not None:
             if finding.header_rebuilt and damaged is not None:
-                yield self._problem(damaged, record.name, position)  # what is after its header is readable
+                yield self._problem(damaged, record.name, position)  # the bytes after its header are readable
             yield from self._sealed_regions(finding, finding.header)
             return
         assert error is not None
@@ -331,7 +331,7 @@ class Judge:
             yield self._problem(error, finding.name, at)
 
     def _split(self, finding: SegmentFinding, region: Region) -> Rows:
-        """Split what is not of the log where the promise ends: below it corruption, beyond it a torn tail or zeros.
+        """Split bytes outside the log at the end of the promise: below it corruption, beyond it a torn tail or zeros.
 
         A newer format and a place that cannot be read are problems wherever they are, because the next opening refuses
         them; so is a frame with right checksums that cannot be decoded, because the next opening keeps it.
@@ -406,7 +406,7 @@ class Judge:
         refused = isinstance(finding.error, _REFUSED)
         written = finding.nonzero_until > 0 or finding.error is not None
         if not finding.present or not written or (self.live and not refused):
-            return  # what was promised and is not there is judged after all segments
+            return  # missing promised frames are judged after all segments
         until = self.promised if until is None else min(self.promised, until)
         if not refused and (until <= at or self._broken is not None):
             what = "it is another segment" if finding.other is not None else "its header is damaged"
@@ -424,7 +424,7 @@ class Judge:
         yield from self._fault(self._range(name, at, max(until, at), verdict, reason, lsns), finding.error)
 
     def _absent(self, found: list[SegmentFinding]) -> Rows:
-        """Judge what was promised and is in no file, and files that are absent or were cut short."""
+        """Judge promised frames that are in no file, and files that are absent or were cut short."""
         covered = max(self._covered, self.end.position)
         if covered < self.promised:
             yield from self._missing(found, covered, self.promised)
@@ -463,7 +463,7 @@ def _lost(error: WalkitError) -> Verdict:
 
 
 def _unlike_manifest(finding: SegmentFinding, header: SegmentHeader, end: LogEnd) -> Rows:
-    """Hold what the manifest says of a segment against its frames, which are all intact."""
+    """Compare the manifest's record of a segment with its frames, which are all intact."""
     record = finding.record
     compacted = bool(header.flags & SegmentFlag.COMPACTED)
     facts = {

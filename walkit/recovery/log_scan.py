@@ -152,7 +152,7 @@ class SegmentFinding:
         return "the segment has no header" if self.header_rebuilt or self.header is None else ""
 
     def why(self, region: Region) -> str:
-        """Say what is wrong with a region without intact frames."""
+        """Describe the fault of a region without intact frames."""
         header = self.header
         if header is not None:
             begin, end = header.offset_of(region.start_position), header.offset_of(region.end_position)
@@ -368,7 +368,7 @@ def survey_segment(
 
 
 def start_of(header: SegmentHeader) -> LogEnd:
-    """Return what the first frame of a segment follows, at the segment's position."""
+    """Return the predecessor of a segment's first frame, at the segment's position."""
     return LogEnd(last_lsn=header.first_lsn - 1, position=header.start_position, chain=header.chain)
 
 
@@ -457,7 +457,7 @@ def _flags_of(manifest: Manifest, record: SegmentRecord) -> SegmentFlag:
 
 
 def read_durable_slot(storage: Storage) -> DurableSlot:
-    """Return what the durable slot says; NOTHING_DURABLE if it is missing."""
+    """Return the durable slot's content; NOTHING_DURABLE if it is missing."""
     cell = storage.cell(DURABLE_NAME, DURABLE_SLOTS_BYTES, writable=False)
     if cell is None:
         return NOTHING_DURABLE
@@ -540,7 +540,7 @@ def _is_as_sealed(storage: Storage, manifest: Manifest, record: SegmentRecord, e
 
 
 def _refuse_unreadable(finding: SegmentFinding) -> None:
-    """Raise what keeps an unsealed segment from being judged: a newer format, or a place that cannot be read."""
+    """Raise the error that keeps an unsealed segment from being judged: a newer format, or an unreadable place."""
     damage = finding.damage
     error = finding.error if damage is None else damage.error
     if isinstance(error, FormatVersionError):
@@ -616,7 +616,7 @@ class ProgressCounter:
         self.progress, self.total, self.done = progress, total, 0
 
     def within_segment(self) -> Callable[[int], None]:
-        """Return what is to be called with the bytes read of the next segment."""
+        """Return the callback for the bytes read of the next segment."""
         before = self.done
         return lambda read: self.report(before + read)
 
@@ -644,7 +644,7 @@ def scan_folder(
 
 
 def _refuse_an_older_manifest(storage: Storage, findings: LogFindings, salvage: bool) -> None:
-    """Refuse a manifest that was put back from an earlier time: what came after it would be forgotten silently.
+    """Refuse a manifest that was put back from an earlier time: later records would be forgotten silently.
 
     The manifest names a segment before its header is written, and an epoch before the durable slot speaks of it; so a
     used segment with a number that the manifest has not given yet, or a slot of an unknown epoch, is newer than it.

@@ -7,7 +7,7 @@ Policies: "prefix" cuts the tail that nothing promised, "holes" keeps intact fra
 refuses any damage. Frames after a hole may have been acknowledged if the log acknowledges in completion order:
 there "prefix" means "holes". These policies take the segments as the manifest names them.
 
-Policy "salvage" gives up and records what cannot be read, and every intact frame stays readable. Every frame is read,
+Policy "salvage" gives up and records unreadable parts, and every intact frame stays readable. Every frame is read,
 those of sealed segments too. A promised range between intact frames becomes a lost range of the manifest,
 with its LSNs, the segment and the reason; so readers, `verify`, replicas and Spark know it from silent loss, and its
 LSNs are not given again. Nothing is written into a segment: a damaged one stays as it is, with the range beside it;
@@ -72,7 +72,7 @@ def plan_recovery(
 ) -> RecoveryPlan:
     """Look at a log and decide by this policy; `deep` reads the frames of sealed segments, too. Changes nothing.
 
-    Raises what `scan_log`, `survey_all` and `make_plan` raise.
+    Raises the errors of `scan_log`, `survey_all` and `make_plan`.
     """
     if policy == "salvage":
         findings = scan_folder(storage, manifest, slot, salvage=True)
@@ -241,7 +241,7 @@ class _Planner:
         """Return the facts of a segment, and its frames that stay. CorruptionError for a state that no crash leaves."""
         log, header = self.log, finding.header
         if finding.other is not None and finding.other.name == finding.name:
-            # Whole, and of another log or epoch: what another writer acknowledged is not cut.
+            # Whole, and of another log or epoch: another writer's acknowledged frames are not cut.
             why = "another writer made it; `walkit repair --policy salvage` makes a log of each history that is here"
             raise corruption(finding, why, end=log.end)
         in_order = header is not None and finding.follows
@@ -339,7 +339,7 @@ class _Planner:
         return facts, []
 
     def _end_as_promised(self) -> None:
-        """Record as lost what was promised after the last intact frame, so that its LSNs are not given again."""
+        """Record the promised part after the last intact frame as lost, so that its LSNs are not given again."""
         manifest, log, slot = self.findings.manifest, self.log, self.findings.slot
         end = log.end
         last_lsn = max(manifest.vouched_lsn, end.last_lsn)
@@ -364,7 +364,7 @@ class _Planner:
 
 
 def _losses(finding: SegmentFinding) -> tuple[list[LostRecord], list[Region]]:
-    """Return what of a sealed segment lies between its intact frames and outside them, and those that are left."""
+    """Return the parts of a sealed segment between and outside its intact frames, and the frames left."""
     record, lost, left = finding.record, [], []
     at = LogEnd(last_lsn=record.first_lsn - 1, position=record.start_position)
     reason = ""
@@ -405,14 +405,14 @@ def _ends_otherwise(finding: SegmentFinding) -> bool:
 
 
 def _fits(end: LogEnd, before: LogEnd) -> bool:
-    """Say whether what follows `before` follows `end`, at once or after a hole."""
+    """Say whether the successor of `before` follows `end`, at once or after a hole."""
     if before.position == end.position:
         return before == end
     return before.position > end.position and before.last_lsn >= end.last_lsn
 
 
 def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
-    """Refuse a log that ends before what was promised, or before what its manifest says is durable."""
+    """Refuse a log that ends before its promised end, or its manifest's durable end."""
     if end.position < promised:
         raise CorruptionError(
             f"frames were promised up to position {promised:,}, and the log ends at {end.position:,}: "
@@ -435,7 +435,7 @@ def _refuse_missing(manifest: Manifest, end: LogEnd, promised: int) -> None:
 
 
 def policy_for(findings: LogFindings, policy: str) -> str:
-    """Return the policy to apply: what may have been acknowledged after a hole is never cut."""
+    """Return the policy to apply: frames after a hole that may have been acknowledged are never cut."""
     headers = [f.header for f in findings.unsealed if f.header is not None]
     unordered = findings.manifest.ack_order == "completion" or any(
         h.flags & SegmentFlag.COMPLETION_ORDER for h in headers
@@ -459,7 +459,7 @@ class LogBuilder:
     manifest: Manifest
     """As it was before."""
     promised: int
-    """How far the log was promised: what is missing below is lost, beyond it a hole."""
+    """How far the log was promised: a missing part below is lost, beyond it a hole."""
     end: LogEnd = field(default_factory=LogEnd)
     records: list[SegmentRecord] = field(init=False)
     gaps: list[Gap] = field(init=False)
@@ -495,7 +495,7 @@ class LogBuilder:
         return record
 
     def add_gap(self, to: LogEnd, segment: str, reason: str) -> None:
-        """Record what is missing from the end of the log so far up to `to`: lost if it was promised, else a hole."""
+        """Record the missing part from the end of the log so far up to `to`: lost if it was promised, else a hole."""
         lost = lost_range(self.end, to, segment, reason)
         if self.end.position < self.promised:
             self.gaps.append(lost)

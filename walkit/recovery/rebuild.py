@@ -298,7 +298,7 @@ def first_frame(storage: Storage, name: str, log_id: int | None = None) -> Frame
 
 @dataclass(frozen=True, slots=True)
 class Rebuilt:
-    """A manifest from the headers, and in words what it cannot know."""
+    """A manifest from the headers, and in words the facts that it cannot know."""
 
     manifest: Manifest
     doubts: tuple[str, ...]
@@ -413,7 +413,7 @@ def foreign_snapshots(storage: Storage, line: Lineage, others: Iterable[Lineage]
 
 
 def _without_orphans(storage: Storage, ours: list[SegmentHeader]) -> list[SegmentHeader]:
-    """Drop what compaction left: the originals of a whole compacted segment, or one that is not whole beside them."""
+    """Drop the remains of a compaction: the originals of a whole compacted segment, or a partial one beside them."""
     left = list(ours)
     for header in sorted(ours, key=lambda h: -h.number):
         if not header.flags & SegmentFlag.COMPACTED or header not in left:
@@ -436,7 +436,7 @@ def _begin_of(
     by_frames: dict[int, FrameHeader],
     slot: DurableSlot,
 ) -> LogEnd:
-    """Return what the first frame of the log follows. A segment without a header may be the first: its frames tell."""
+    """Return the predecessor of the log's first frame. A segment without a header may be the first, by its frames."""
     first = ours[0]
     begin = LogEnd(last_lsn=first.first_lsn - 1, position=first.previous_end, chain=first.chain)
     epochs = _lineage_of(ours, begin, slot, by_frames)

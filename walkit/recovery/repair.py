@@ -1,4 +1,4 @@
-"""`walkit.repair`: the one tool that changes files without opening a log for writing. It keeps what it removes.
+"""`walkit.repair`: the one tool that changes files without opening a log for writing. It keeps the bytes it removes.
 
 It goes by the manifest in the folder, or by one made of the headers. Each other history in the folder becomes a log of
 its own beside it, whole. A branch is copied before anything in the folder is changed, and its manifest comes last:
@@ -100,7 +100,7 @@ class BranchPlan:
     """Files without a header of a segment that are its own: segments that lost theirs, snapshots, the durable slot."""
 
     def branch(self, manifest: Manifest | None = None) -> Branch:
-        """Return what its manifest says of it or, before it is made, what is known of it."""
+        """Return its manifest's facts or, before it is made, the known ones."""
         tip, first_lsn, last_lsn = self.line.tip, self.line.first_lsn, self.line.end.last_lsn
         if manifest is not None:
             first_lsn, last_lsn = max(manifest.first_lsn, manifest.low_watermark + 1), manifest.end.last_lsn
@@ -251,7 +251,7 @@ class Choice:
 
 
 def choose_manifest(storage: Storage, *, salvage: bool) -> Choice:
-    """Return what a repair goes by. With `salvage` a manifest that contradicts the files gives way to their headers.
+    """Return the manifest for a repair. With `salvage` the headers replace a manifest that contradicts the files.
 
     CorruptionError, without `salvage`, if the manifest is missing and the headers tell more than one history: which of
     them is the log is for a person to say.
@@ -311,7 +311,7 @@ def _of_rebuilt(storage: Storage, rebuilt: Rebuilt, slot: DurableSlot, replaced:
 def _of_manifest(
     storage: Storage, manifest: Manifest, headers: list[SegmentHeader], slot: DurableSlot
 ) -> Choice:
-    """Return a choice for a manifest that the files bear out; what it does not know may be another history."""
+    """Return a choice for a manifest that the files bear out; unknown segments may be another history."""
     own = _slot_of(manifest, slot)
     foreign = [] if own == slot else [DURABLE_NAME]
     known = {(manifest.log_id, epoch.id) for epoch in manifest.lineage}
@@ -407,7 +407,7 @@ def _is_contradicted(
 def _continues(storage: Storage, record: SegmentRecord, header: SegmentHeader) -> bool:
     """Say whether an intact frame follows the last one of a sealed segment.
 
-    What is kept under lost+found already was cut off by a decision: a rewind, or a salvage that was interrupted.
+    Bytes kept under lost+found already were cut off by a decision: a rewind, or a salvage that was interrupted.
     """
     if header.flags & SegmentFlag.COMPACTED:
         return False
@@ -463,7 +463,7 @@ class RepairReport(Outcome):
         return sum(g.lsns for g in self.lost)
 
     def summary(self) -> str:
-        """Return one sentence: what it cost if records were lost, then what was done."""
+        """Return one sentence: the cost if records were lost, then the actions."""
         did = "would be repaired" if self.dry_run else "repaired"
         if not self.changed:
             did = "needs no repair"
@@ -566,7 +566,7 @@ def _repair(
 
 
 def _branched(storage: Storage, branch: BranchPlan) -> Branch:
-    """Make a log of its own of another history in the folder, or finish it; return what it holds."""
+    """Make a log of its own of another history in the folder, or finish it; return its content."""
     copy_branch(storage, branch)
     try:
         # A branch has no branches: its copy ends each shared segment at the fork.

@@ -62,7 +62,7 @@ class Verdict(Enum):
     LOST = "lost"
     """Acknowledged perhaps, and given up by policy "salvage": recorded in the manifest, and a note."""
     CORRUPT = "corrupt"
-    """Promised, and not what was written."""
+    """Promised, and different from the written bytes."""
     FOREIGN = "foreign"
     """Another segment, or one of another log, stands where the manifest names this one."""
     MISSING = "missing"
@@ -109,7 +109,7 @@ SegmentUse: TypeAlias = Literal["sealed", "open", "prepared", "stray"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SegmentFacts:
-    """One segment file: what the manifest and its own header say, and the worst verdict in it."""
+    """One segment file: the facts of the manifest and its own header, and the worst verdict in it."""
 
     name: str
     state: SegmentUse
@@ -180,7 +180,7 @@ def _plain(value: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class ScanReport:
-    """What `walkit.scan` or `walkit.verify` found. Frozen; holds the ranges, and reads `frames` when asked for them.
+    """The findings of `walkit.scan` or `walkit.verify`. Frozen; holds the ranges, and reads `frames` on request.
 
     `ok` covers data promised to be on stable storage, and certifies nothing that was not read. Promised data that
     is corrupt, missing, foreign or unreadable is a problem. A torn tail that nothing promised is a note: on an
@@ -281,7 +281,7 @@ class ScanReport:
         return f"{'' if rest else 'ok: '}{said}; {lsn_range(self.first_lsn, self.last_lsn)}{rest}"
 
     def __str__(self) -> str:
-        """Return the report as text: what was looked at, each problem and note, the outcome."""
+        """Return the report as text: the extent, each problem and note, the outcome."""
         said = [f"problem: {p}" for p in self.problems] + [f"note: {note}" for note in self.notes]
         return "\n".join([f"{self.tool} of {self.location} ({self.state})", *said, self.summary()])
 

@@ -18,7 +18,7 @@ without a key, whose value is the column of their LSNs (little-endian int64). In
 numbered from 1, so that position, chain and numbers leave no room for a missing frame; log, epoch and epoch id are
 those of the log's record at the snapshot's LSN. Times are 0: equal state of one log at one LSN gives equal bytes.
 
-The header is written last and says where the last frame ends and what its checksum is: it is the commit record.
+The header is written last and has the end of the last frame and its checksum: it is the commit record.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class SnapshotInfo:
 
     @classmethod
     def decode(cls, block: bytes, name: str) -> SnapshotInfo:
-        """Return what the header of file `name` says; CorruptionError or FormatVersionError if it cannot be read."""
+        """Return the header of file `name`; CorruptionError or FormatVersionError if it cannot be read."""
         if len(block) != HEADER_BYTES:
             raise damaged(name, "is cut short", HEADER_BYTES, len(block))
         magic, version, header_bytes, critical, _optional, length = HEADER.unpack_from(block)
@@ -159,7 +159,7 @@ def _checked_facts(plain: Any) -> dict[str, Any]:
 def damaged(
     name: str, what: str, expected: object, found: object, position: int | None = None
 ) -> CorruptionError:
-    """Return the error for a snapshot whose bytes are not what was written."""
+    """Return the error for a snapshot whose bytes differ from the written ones."""
     return CorruptionError(
         f"the snapshot {name} {what}: expected {expected}, found {found}",
         segment=name,
@@ -170,7 +170,7 @@ def damaged(
 
 
 def read_header(file: StorageFile, name: str | None = None) -> SnapshotInfo:
-    """Return what a snapshot's header says, once the file has the size it says. Reads no frame.
+    """Return a snapshot's header, once the file has the size in it. Reads no frame.
 
     `name` is the name that the snapshot is to have, if its file has another one now.
     """
@@ -219,9 +219,7 @@ def read_frames(file: StorageFile, info: SnapshotInfo) -> Iterator[pa.RecordBatc
     found = (walk.frames, records, walk.chain)
     expected = (info.frames, info.records, info.end_chain)
     if found != expected:
-        raise damaged(
-            info.name, "does not hold what its header says (frames, records, chain)", expected, found
-        )
+        raise damaged(info.name, "contradicts its header (frames, records, chain)", expected, found)
 
 
 def _with_lsns(rows: pa.RecordBatch, info: SnapshotInfo, position: int) -> pa.RecordBatch:

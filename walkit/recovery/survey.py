@@ -3,7 +3,7 @@
 Recovery needs to know where the intact log ends, and what follows it: intact frames there promise the records
 before them (pebble's sync offset is the source of the idea), and some of them can be kept. A survey continues after
 damage: it looks at each alignment boundary for the next whole frame that says it belongs right there, and walks on from
-it. Never changes a byte, never judges: what a damaged region means depends on what was promised.
+it. Never changes a byte, never judges: the meaning of a damaged region depends on the promises.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def intact_frames(
 ) -> Iterator[tuple[int, FrameHeader]]:
     """Yield (file offset, header) of the intact frames of a segment's log and epoch that begin in [start, until).
 
-    What lies within one is its content.
+    Bytes within one are its content.
     """
     ours, reach = (segment.log_id, segment.epoch, segment.epoch_id), start
     for offset, found in frame_headers(file, segment.alignment, segment.frame_bytes_max, start, until):
@@ -228,7 +228,7 @@ class Region:
 
     @property
     def misplaced(self) -> FrameHeader | None:
-        """The intact frame of this log that stands here and does not follow what is before it; None for none."""
+        """The intact frame of this log that stands here and does not follow its predecessor; None without one."""
         return self.at_fault if self.fault in _MISPLACED else None
 
 
@@ -253,7 +253,7 @@ class FrameSpan:
     name: str
     header: SegmentHeader
     begin: LogEnd
-    """Where it begins, and what its first frame follows."""
+    """Where it begins, and the predecessor of its first frame."""
     end_position: int
     bodies: bool = True
     """Whether frames are read whole, and not their headers alone."""
@@ -261,7 +261,7 @@ class FrameSpan:
     """Header checksum of the frame that ends at `end_position`, if that is known."""
     gaps: tuple[Gap, ...] = ()
     anywhere: bool = False
-    """Whether what the first frame follows is taken from that frame."""
+    """Whether the predecessor of the first frame is taken from that frame."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -259,9 +259,9 @@ def check_durable_file(results: ScanResults) -> None:
     begins = sealed[0].start_position if sealed else manifest.end.position
     as_written = max([begins, *(s.end_position for s in sealed if _has_moved(s))])
     if any(g.start_position < slot.position <= g.end_position for g in manifest.lost):
-        return  # what it spoke of has been given up
+        return  # its records have been given up
     if not as_written < slot.position <= results.judge.end.position:
-        return  # before what is still as it was written, or after the intact log, which has a problem of its own
+        return  # before the frames that are still as written, or after the intact log, which has a problem of its own
     if results.problems:
         return
     try:
@@ -422,7 +422,7 @@ def check_snapshots(results: ScanResults) -> None:
 
 
 def note_other_files(results: ScanResults) -> None:
-    """Note what else is in the folder: what earlier openings set aside, snapshots, and files that are not the log's."""
+    """Note the other files in the folder: those that earlier openings set aside, snapshots, and foreign files."""
     own = (*OWN_NAMES, *REPLICATION_NAMES, f"{LOST_FOLDER}/")
     names = [
         n for n in results.storage.names() if n not in own and not n.endswith((".segment", ".segment.index"))
@@ -517,7 +517,7 @@ def _note_refusal(results: ScanResults) -> None:
 
 
 def _has_changed(storage: Storage, live: bool, manifest: Manifest) -> bool:
-    """Say whether a writer has come, gone, or changed the manifest since: what looks like damage may be its work."""
+    """Say whether a writer has come, gone, or changed the manifest since: apparent damage may be its work."""
     try:
         return (
             has_writer(storage, manifest) != live or load_manifest(storage).generation != manifest.generation

@@ -154,7 +154,7 @@ class OpenSegment:
             self.refuse_failed()
             if not self.unsynced:
                 return
-            self.unsynced = False  # first: what is written from now on may not be in it
+            self.unsynced = False  # first: later writes may not be in it
             try:
                 with self.failing():
                     self.file.sync()
@@ -199,7 +199,7 @@ class OpenSegment:
             return True
 
     def is_zeroed_ahead(self) -> bool:
-        """Say whether more of it is to be zeroed: no frame has passed what is, and they are small enough for it."""
+        """Say whether more of it is to be zeroed: no frame has passed the zeros, and frames are small enough."""
         assert self.header is not None
         fitting = self.end_position - self.header.start_position <= self.frames * ZEROED_FRAME_BYTES_MAX
         return fitting and not self.overtaken and self.zeroed < self.size
@@ -244,7 +244,7 @@ class OpenSegment:
                 self.close()
 
     def _check(self) -> None:
-        """Assert what holds between two frames; also while another thread assigns the next one."""
+        """Assert the invariants between two frames; also while another thread assigns the next one."""
         assert SEGMENT_HEADER_BYTES <= self.zeroed <= self.size
         if self.header is None:
             assert not (self.frames or self.records or self.index), "frames without a header"
@@ -274,7 +274,7 @@ class OpenSegment:
             self.file.free()
 
     def pass_zeroed(self, end_offset: int) -> None:
-        """The leader is about to write up to `end_offset`, beyond what is zeroed.
+        """The leader is about to write up to `end_offset`, beyond the zeroed part.
 
         Waits for a zeroing that is under way, which could otherwise land on the frame; once overtaken, the file is
         never zeroed again.

@@ -129,7 +129,7 @@ def claim_facts(storage: Storage, manifest: Manifest, now_us: int | None = None)
 
 
 def fact_of(name: str, mark: ClaimRecord, state: ClaimState, first_lsn: int | None = None) -> ClaimFact:
-    """Return what a mark says, or the position that its owner has in memory."""
+    """Return a mark's position, or the position that its owner has in memory."""
     return ClaimFact(
         name=name,
         state=state,
@@ -224,9 +224,9 @@ def busy(storage: Storage, wait_s: float, holder: LockHolder | None) -> StorageE
 def write_claim(storage: Storage, name: str, mark: ClaimRecord) -> None:
     """Write a claim, durably. Needs the claims' lock held.
 
-    Generation 1 makes the file, or takes the place of one that cannot be read, atomically; what a consumer that died
-    left half written goes then: while the lock is held, no claim is being written. A later one is written over the
-    older of the two places, which takes no room.
+    Generation 1 makes the file, or takes the place of one that cannot be read, atomically; the file that a consumer
+    which died left half written goes then: while the lock is held, no claim is being written. A later one is written
+    over the older of the two places, which takes no room.
     """
     file_name = claim_file_name(name)
     if mark.generation == 1:

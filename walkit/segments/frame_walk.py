@@ -1,7 +1,7 @@
 """Walking the frames of a segment: the one loop that recovery, readers and tools share. Never changes a byte.
 
 A walk yields frames as long as each is intact and follows the one before it: position, LSN, chain, log and epoch. It
-does not judge what an end means; `fault` is the reason, and recovery decides.
+does not judge an end; `fault` is the reason, and recovery decides.
 """
 
 from __future__ import annotations
@@ -54,13 +54,13 @@ class Readable(Protocol):
 class FrameWalk:
     """Iterates (header, frame bytes) of one segment, from `position` up to `end_position`.
 
-    `next_lsn` and `chain` are what the first frame must follow; None takes them from the first frame (a reader that
-    begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at `end_position`,
-    where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames by their headers.
-    At the start of one of `gaps` the walk continues after it (FORMAT.md F-2.8, F-2.9). With `row_seen` intact frames
-    are taken many at once if possible: they are passed to it and not yielded, with `decode` after their bodies were
-    taken apart. A yielded value belongs to the caller until its next step, which overwrites it. `read_bytes` are read
-    at a time, or one frame if that is larger.
+    `next_lsn` and `chain` are the values that the first frame must follow; None takes them from the first frame (a
+    reader that begins in the middle of a segment). `last_chain` is the header checksum of the frame that ends at
+    `end_position`, where that is known (see `last_chain_of`). `body` off leaves bodies unread for hopping over frames
+    by their headers. At the start of one of `gaps` the walk continues after it (FORMAT.md F-2.8, F-2.9). With
+    `row_seen` intact frames are taken many at once if possible: they are passed to it and not yielded, with `decode`
+    after their bodies were taken apart. A yielded value belongs to the caller until its next step, which overwrites it.
+    `read_bytes` are read at a time, or one frame if that is larger.
 
     After the iteration `position`, `next_lsn` and `chain` are the values the next frame must follow, `fault` is why the
     walk ended before `end_position` (None if it reached it) and `at_fault` the fields of the damaged header, if it
@@ -219,7 +219,7 @@ class FrameWalk:
         except StorageError:
             if wanted <= size:
                 raise
-            self._buffer = self.file.read(offset, size)  # what cannot be read may be after this frame
+            self._buffer = self.file.read(offset, size)  # the unreadable part may be after this frame
         self._buffer_position = self.position
         return 0
 
@@ -264,7 +264,7 @@ class FrameWalk:
             self._store = self._store[:size]
 
     def _read_bytes(self) -> int:
-        """Return how much to read at once: frames like the last one, whole, as what is read of a part is read again."""
+        """Return how much to read at once: frames like the last one, whole, as a part would be read again."""
         if self._read_bytes_wanted is not None:
             return self._read_bytes_wanted
         if not self.body:
@@ -297,7 +297,7 @@ def walk_segment(
     body: bool = True,
     row_seen: RowSeen | None = None,
 ) -> FrameWalk:
-    """Return the walk over a segment from its first frame, which follows what the header says, to `end_position`.
+    """Return the walk over a segment from its first frame, which follows the header's predecessor, to `end_position`.
 
     Where `record` vouches for the frame that ends there, it must be that one; `gaps` are those within the segment.
     """

@@ -124,7 +124,7 @@ class MaintenanceWorker:
             self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
 
     def _check(self) -> None:
-        """Assert what holds between two steps, from any thread; if no thread could be started, once one has."""
+        """Assert the invariants between two steps, from any thread; if no thread could be started, once one has."""
         with once(self._news.lock), self._news.lock:
             self._check_locked()
 
@@ -146,7 +146,7 @@ class MaintenanceWorker:
         return self._thread is threading.current_thread()
 
     def refuse_current(self) -> None:
-        """CallbackError on the thread itself: for what waits for its jobs, and holds a lock that one may wait for."""
+        """CallbackError on the thread itself: for callers that wait for its jobs, and hold a lock that one may need."""
         if self.is_current:
             raise CallbackError(
                 "this thread does the log's maintenance, and would wait for itself: wait on another"

@@ -63,11 +63,11 @@ from walkit.storage.interface import BACK_PRESSURE, Cell, HoldableFile, Storage,
 RESERVE_SEALED_BYTES, RESERVE_PREPARED_BYTES, RESERVE_OPENING_BYTES = 256, 768, 1024
 """Edit space that is kept: for a trim of each sealed segment, a seal and a trim of each other, and one opening."""
 SPACE_SEGMENT_BYTES, SPACE_BYTES_MIN = 512, 4096
-"""Edit space beyond what is kept: in proportion to the base, so that a new base is as rare as it is large."""
+"""Edit space beyond the reserve: in proportion to the base, so that a new base is as rare as it is large."""
 
 
 def record_of(segment: OpenSegment, header: SegmentHeader) -> SegmentRecord:
-    """Return what the manifest says of a segment that is sealed where its last frame ends."""
+    """Return the manifest's record of a segment that is sealed at the end of its last frame."""
     end = LogEnd(last_lsn=segment.last_lsn, position=segment.end_position, chain=segment.chain)
     return sealed_record(header, end, records=segment.records, frames=segment.frames)
 
@@ -214,7 +214,7 @@ def load_manifest(storage: Storage) -> Manifest:
     """Return the manifest of a log.
 
     LogNotFoundError if there is nothing, NotALogError if there is something else, CorruptionError if segments are
-    without a manifest (then `walkit.repair` can rebuild it), and what `read_manifest` raises.
+    without a manifest (then `walkit.repair` can rebuild it), and the errors of `read_manifest`.
     """
     return load_manifest_file(storage).manifest
 
@@ -315,7 +315,7 @@ SCARCE_BYTES = 1024
 
 
 def replaced_error(location: str, name: str) -> StorageError:
-    """Return the error of a writer whose folder (""), or one of whose files, is no longer what it has open."""
+    """Return the error of a writer whose folder (""), or one of whose files, is no longer the one it has open."""
     what = f"{name!r} in {location}" if name else f"the folder {location}"
     return StorageError(
         f"{what} was removed or replaced under its writer, which stops: what it writes now would be lost",
@@ -332,7 +332,7 @@ class Place(Protocol):
         """Whether there is anything to look at."""
 
     def look(self) -> None:
-        """Raise a StorageError (ESTALE) if the place is not what the writer has taken."""
+        """Raise a StorageError (ESTALE) if the place is not the one that the writer has taken."""
 
 
 class Manifests(Protocol):
@@ -474,7 +474,7 @@ class ManifestStore:
     def _edit_of(self, manifest: Manifest, *, opening: bool) -> tuple[bytes, ManifestFile] | None:
         """Return the edit that makes this manifest of the current one; None if it has to be a new base.
 
-        One that lessens what is kept in reserve may use it, and one of an opening may use the part that is for it.
+        One that lessens the reserve may use it, and one of an opening may use the part that is for it.
         """
         if self._slots is None or not manifest.lineage:
             return None
@@ -594,7 +594,7 @@ class ManifestStore:
             self._write_locked(manifest)
 
     def _check(self, following: Manifest) -> None:
-        """Assert that a manifest may follow the current one: what only grows has grown."""
+        """Assert that a manifest may follow the current one: growing fields have grown."""
         current = self.current
         assert following.generation > current.generation
         assert following.log_id == current.log_id, "another log"

@@ -52,7 +52,7 @@ def orphaned_by(header: SegmentHeader, manifest: Manifest) -> str | None:
     """Name the work that left a segment outside the manifest; None if the segment may hold unique records.
 
     "trimming": it begins below the log, or it is a copy of the end of a segment, whose place it never took.
-    "compaction": it was compacted and never published, so that what it was made of is still the log, or a compacted
+    "compaction": it was compacted and never published, so its source is still the log, or a compacted
     segment has taken its place.
     """
     if header.log_id != manifest.log_id:
@@ -87,14 +87,14 @@ class Orphans(Protocol):
         """Note segments whose publishing failed, and empty `names`."""
 
     def remove(self, progress: Callable[[int, int], None] | None = None) -> None:
-        """Remove what is to be removed; after a StorageError the next call removes the rest. Needs the lock held."""
+        """Remove the orphans; after a StorageError the next call removes the rest. Needs the lock held."""
 
     def forget(self) -> None:
         """In a forked child: forget a lock that a thread of the parent may hold."""
 
 
 class OrphanFiles:
-    """The files of an open log that are to be removed. The next opening removes what is still there.
+    """The files of an open log that are to be removed. The next opening removes the rest.
 
     `lock` is held by the thread that gives files up: from taking them, or the records in them, out of the manifest
     until they are noted and removed. Holds are taken under it, too.

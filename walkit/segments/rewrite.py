@@ -28,7 +28,7 @@ STEP_BYTES = len(ZEROS)
 
 
 class NewSegment(NamedTuple):
-    """A segment that was written: what its header and the manifest say of it."""
+    """A segment that was written, with its header and its record for the manifest."""
 
     header: SegmentHeader
     record: SegmentRecord
@@ -116,7 +116,7 @@ def steps_of(file: Readable, start: int, until: int) -> Iterator[tuple[int, int]
 
 
 def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = lambda: None) -> int:
-    """Walk a sealed segment as any reader would, every frame of it, and compare what it ends with.
+    """Walk a sealed segment as any reader would, every frame of it, and compare its end.
 
     Returns how many frames it has, which the record may not say. `step` is called every few frames, and may end the
     work by an error.
@@ -136,7 +136,7 @@ def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = l
 
 
 def _facts_of(walk: FrameWalk) -> tuple[object, ...]:
-    """Return what a walk ended with: fault, next LSN, frames, records, chain."""
+    """Return the end of a walk: fault, next LSN, frames, records, chain."""
     return walk.fault, walk.next_lsn, walk.frames, walk.records, walk.end_chain
 
 
@@ -172,7 +172,7 @@ class SegmentReplacer:
         them until the next is written."""
 
     def clear(self) -> None:
-        """Remove what a replacement that failed has left."""
+        """Remove the files of a failed replacement."""
         remove_if_there(self._storage, self._temporary)
         self._orphan_files.give_up(self._unpublished)
 
@@ -211,7 +211,7 @@ class SegmentReplacer:
     ) -> bool:
         """Have the manifest name the new segment instead of the old ones, and note these for removal.
 
-        False if one of these has left the log by now, or `facts`, which returns what else the manifest is to say,
+        False if one of these has left the log by now, or `facts`, which returns further fields of the manifest,
         returns None: then the new one is to be removed. Needs the lock of the orphan files held.
         """
         published, start, end = False, old[0].start_position, old[-1].end_position

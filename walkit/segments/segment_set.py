@@ -110,7 +110,7 @@ class SegmentSet:
         """Numbers of files that could not become segments, and that are to be removed."""
         self.rotations = 0
         self.watched: Callable[[SealedFrame], AbstractContextManager[None]] = lambda _: nullcontext()
-        """Watches what the calling thread waits for on a frame's behalf."""
+        """Watches the calling thread's waits on a frame's behalf."""
         self.poison: Callable[[BaseException], object] = lambda _: None
         """Fails the log for a cause that no frame's own write has reported: a sync or a zeroing beside it."""
         self.on_seal: Callable[[], object] | None = None
@@ -228,7 +228,7 @@ class SegmentSet:
         return [each.file for each in (*self.open_segments, self._prepared) if each is not None]
 
     def passed(self, position: int) -> None:
-        """See FrameSink. A seal needs every frame of its segment on stable storage, and it syncs what is written."""
+        """See FrameSink. A seal needs every frame of its segment on stable storage, and it syncs the written ones."""
         full = self._full
         while full:
             try:
@@ -241,7 +241,7 @@ class SegmentSet:
             self.maintenance.submit("seal", lambda segment=segment: self.seal(segment))  # type: ignore[misc]
 
     def _ask_maintenance(self, segment: OpenSegment, offset: int) -> None:
-        """Ask for what will be needed: zeroed space ahead, and the next segment from the middle of this one on."""
+        """Prepare ahead: zeroed space ahead, and the next segment from the middle of this one on."""
         if segment.is_zeroed_ahead():
             goal = min(offset + ZERO_AHEAD_BYTES, segment.size)
             self.maintenance.submit("zero", lambda: self._zero_ahead(segment, goal))
@@ -416,7 +416,7 @@ class SegmentSet:
         self.maintenance.drain()
 
     def close(self, *, poisoned: bool, hung: bool = False) -> None:
-        """Seal what is open and remove what was prepared; a poisoned log is left to recovery as it is.
+        """Seal the open segments and remove the prepared ones; a poisoned log is left to recovery as it is.
 
         With `hung` files stay open: a write to one of them is under way still, and its number must not be reused
         meanwhile.

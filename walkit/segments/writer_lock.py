@@ -1,7 +1,7 @@
 """A writer's hold on its folder, so that no name decides who it is: the folder itself, `lock`, the unsealed segments.
 
 The kernel decides first: each of the three locks keeps a second writer out by itself. Looks come second: they notice
-that somebody has removed or replaced what the writer has, whose records would then be lost.
+that another process has removed or replaced the writer's files, whose records would then be lost.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 _held: set[WriterLock] = set()
-"""Those that were not given up: one that is dropped is not free, as what hangs may still write there."""
+"""Those that were not given up: one that is dropped is not free, as a hung call may still write there."""
 
 
 def take_writer_lock(
@@ -125,7 +125,7 @@ class WriterLock:
         )
 
     def watch(self, segments: SegmentSet, poison: Callable[[BaseException], None]) -> None:
-        """Look at the open segments, too, and report what a look finds: on the log's maintenance thread."""
+        """Look at the open segments, too, and report its findings: on the log's maintenance thread."""
         submit, events, location = segments.maintenance.submit, segments.events, self._storage.location
         self.files = segments.files
         self.on_move = lambda place: submit(
@@ -139,7 +139,7 @@ class WriterLock:
             self._recovered.pop().close()
 
     def look(self) -> None:
-        """Look whether folder, `lock` and open segments still are what the writer has. StorageError (ESTALE) if not.
+        """Look whether folder, `lock` and open segments still are the writer's. StorageError (ESTALE) if not.
 
         A folder that was only renamed, or a link that leads elsewhere, changes nothing for the writer.
         """
@@ -176,7 +176,7 @@ class WriterLock:
                     self._folder.release()
 
     def forget(self) -> None:
-        """In a forked child: drop this copy without releasing what the parent holds."""
+        """In a forked child: drop this copy without releasing the parent's lock."""
         _held.discard(self)
         self.recovered()
         for lock in (self._lock, self._folder):

@@ -1,7 +1,7 @@
 """Admission to a store with a journal: a record enters if its slot holds nothing unsaved.
 
 Admission is arithmetic over three numbers: the LSNs that may be given by now, the newest checkpoint, the slots. It is
-asked before anything is queued, so that what is refused was never written. It is the gate of the log's commit path,
+asked before anything is queued, so refused records were never written. It is the gate of the log's commit path,
 which every way of appending passes; checkpoints do not pass there, and can never wait for it.
 
 With a margin a thread takes a checkpoint before the journal is full, and no writer waits. Where appends are faster, or
@@ -127,7 +127,7 @@ class Admission:
         if on_event_loop():
             return self._failure is not None
         if marked(STATE)._is_owned():
-            raise CallbackError  # what it would wait for needs what this thread has
+            raise CallbackError  # its wait would need this thread's lock
         return self._refuses or self._queue.events.is_calling or on_log_thread()
 
     def _refusal(self, count: int) -> Exception:
@@ -204,7 +204,7 @@ class Admission:
         return self._ended or self._queue.refusal is not None
 
     def _check(self) -> None:
-        """Assert what holds between two checkpoints; needs the lock held. The rest holds of one thread alone."""
+        """Assert the invariants between two checkpoints; needs the lock held. The rest holds of one thread alone."""
         assert 0 <= self.checkpoint_lsn <= self._queue.queued_lsn(), "a checkpoint is newer than the log"
         assert self._reserved_lsn >= 0 and self._failures >= (self._failure is not None)
         assert min((*self._entering.copy().values(), *self._wanting.copy().values()), default=1) > 0

@@ -1,7 +1,7 @@
 """A state machine that follows a log: acknowledged frames in, in LSN order, without another thread.
 
 The commit path passes every acknowledged frame to `feed` before any caller is notified; `feed` only
-queues it. A reader of the state, or a writer afterwards, applies what is queued. So the state is never ahead of what
+queues it. A reader of the state, or a writer afterwards, applies the queue. So the state is never ahead of what
 is acknowledged, and a caller notified of a record finds it.
 """
 
@@ -77,7 +77,7 @@ class Follower:
             self.apply_waiting()
 
     def apply_if_free(self) -> None:
-        """Apply what waits, unless another thread does. For writers: it bounds memory and never waits.
+        """Apply the queue, unless another thread does. For writers: it bounds memory and never waits.
 
         (An `acquire` that does not block would be left held by a Ctrl-C that comes right after it; `with` is not.)
         """
@@ -86,7 +86,7 @@ class Follower:
                 self.apply_waiting()
 
     def apply_waiting(self) -> None:
-        """Apply what waits; the caller holds the lock."""
+        """Apply the queue; the caller holds the lock."""
         while self.frames:
             self._apply_next()
 

@@ -1,7 +1,7 @@
 """Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order.
 
 Nothing is dropped before its replacement is on stable storage and in the manifest. A crash between any two steps
-leaves a log and a snapshot that belong together, and the next checkpoint does what a failure left undone.
+leaves a log and a snapshot that belong together, and the next checkpoint does the rest after a failure.
 """
 
 from __future__ import annotations
@@ -195,7 +195,7 @@ class Checkpointer:
         with clock.phase("snapshot") as detail:
             info = self._standing(image.lsn) or self._write(image)
             detail["records"], detail["bytes"] = info.records, info.size_bytes
-        self._maintenance.drain()  # what it is about to seal can be dropped, too
+        self._maintenance.drain()  # segments that it is about to seal can be dropped, too
         with (
             self._events.held(),
             self._trimmer.claims.shut() as shut,
@@ -284,7 +284,7 @@ class Checkpointer:
 def checkpointer_on(
     parts: LogParts, *, machine: StateMachine, follower: Follower, restored: SnapshotInfo | None
 ) -> Checkpointer:
-    """Return what takes checkpoints of `machine` beside the log of these parts."""
+    """Return the checkpointer of `machine` beside the log of these parts."""
     return Checkpointer(
         parts.storage,
         parts.options.codec,
@@ -336,7 +336,7 @@ class CheckpointThread:
         self._ended = False
         self._thread = LogThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
         self._thread.start()
-        # Before the checkpointer's own: it is waited for by its thread's end, and else refuses what the thread began.
+        # Before the checkpointer's own: it is waited for by its thread's end, and else refuses the thread's work.
         lifetime.on_close(self.end, first=True)
         if admission is not None and admission.margin:
             admission.demand = self._wake.set

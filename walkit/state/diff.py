@@ -122,7 +122,7 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
 def compared(
     a: Side, b: Side, progress: StateProgress | None = None, *, unchanged: bool = False
 ) -> tuple[pa.Table, pa.Table, pa.Table]:
-    """Return the states of both sides, and what `diff` finds, with offsets of 64 bits; raise what it raises."""
+    """Return the states of both sides, and the rows of `diff`, with offsets of 64 bits; raise its errors."""
     check_progress(progress, "(LSNs passed, LSNs to pass)")
     with ExitStack() as stack:
         left, right = (_told(side, stack, progress) for side in (a, b))
@@ -269,7 +269,7 @@ class Change(NamedTuple):
 
 
 def changes_of(diff: Any, get: Callable[[bytes, Any], Any]) -> list[Change]:
-    """Return what a diff changes, in its order; `get(key, default)` gives the value of a key here.
+    """Return the changes of a diff, in its order; `get(key, default)` gives the value of a key here.
 
     OptionsError if it is not a diff, or a key differs from the diff's left side: then nothing is changed.
     """

@@ -34,7 +34,7 @@ from walkit.state.checkpoint import Checkpointer, CheckpointThread
 class JournalEntry:
     """Where a record is: its slot in the ring, and the position of the frame that it was written in.
 
-    Compaction may have given what is left of that frame another position since.
+    Compaction may have given the rest of that frame another position since.
     """
 
     lsn: int
@@ -89,7 +89,7 @@ class Journal:
     """The ring of an open store, and the admission to it. Safe from any thread."""
 
     def __init__(self, contents: Contents, last_lsn: int, admission: Admission) -> None:
-        """Enter what is in the log from the newest checkpoint to `last_lsn`, as far back as there are slots.
+        """Enter the log's records from the newest checkpoint to `last_lsn`, as far back as there are slots.
 
         Reads headers alone.
         """
@@ -212,7 +212,7 @@ def start_journal(
     feed: FrameFeed,
     admission: Admission | None,
 ) -> Journal | None:
-    """Begin what the options ask for beside the table: a journal, and a thread that takes checkpoints."""
+    """Start the parts that the options add to the table: a journal, and a thread that takes checkpoints."""
     journal, after, core = None, options.checkpoint_after, parts.core
     if admission is not None:
         admission.begin(checkpointer.snapshot_lsn)

@@ -43,7 +43,7 @@ def with_ties(batches: list[pa.RecordBatch], newest: Mask) -> tuple[Mask, tuple[
 REDUCE_BYTES = 64 << 20
 """Records gathered before they are reduced to the newest of each key; more if the state itself is larger."""
 GOAL_STATES = 3
-"""Or so many times what the state holds."""
+"""Or so many times the state's size."""
 GOAL_STATES_LARGE, LARGE_BYTES = 2, 512
 """So many times if a record of the state takes more than so many bytes: the choice of winners costs by the record,
 memory by the byte."""
@@ -75,8 +75,8 @@ STATE_SCHEMA: pa.Schema = pa.schema(
 class FinalState:
     """Takes records in any order, and holds the newest of each key: memory for the state, not for the history.
 
-    Batches are kept as they come, and reduced together once they hold `REDUCE_BYTES`, or thrice what the state holds:
-    only what wins is copied. Batches in LSN order, as a log gives them, need no sorting. Not thread-safe.
+    Batches are kept as they come, and reduced together once they hold `REDUCE_BYTES`, or thrice the state's size:
+    only winners are copied. Batches in LSN order, as a log gives them, need no sorting. Not thread-safe.
 
     Without `tombstones` a delete that wins goes, too, whenever they are reduced: for records in LSN order that are all
     there are, so that nothing older comes that it would suppress.
@@ -113,7 +113,7 @@ class FinalState:
         self._size += batch.nbytes
 
     def reduce(self) -> None:
-        """Reduce what was taken if it is much. An interrupt leaves all of it there."""
+        """Reduce the taken records if they are many. An interrupt leaves all of it there."""
         if self._size > self._goal:
             self.newest()
 
@@ -136,7 +136,7 @@ class FinalState:
         return pa.Table.from_batches(self._waiting, RECORDS_SCHEMA)
 
     def _keep(self, newest: Mask | None) -> None:
-        """Copy what wins, the oldest first, and release each few batches before the next are copied.
+        """Copy the winners, the oldest first, and release each few batches before the next are copied.
 
         An interrupt between them leaves records that are superseded, and none whose older ones are still there.
         """

@@ -44,15 +44,15 @@ class StateMachine(Protocol):
     def snapshot(self) -> Iterator[Batch]:
         """Return the state as records with a key each, in ascending order of keys, no key twice.
 
-        The records are those of the moment of the call: what is applied while the iterator is read is not in them.
+        The records are those of the moment of the call: records applied while the iterator is read are not in them.
         Equal state at an equal LSN gives equal records in equal batches, by any history. The LSN of a record
-        is that of the record in the log which made it what it is, if the machine keeps that, else any LSN up to
+        is that of the log's record with its value, if the machine keeps that, else any LSN up to
         `applied_lsn`. (Here, and only here, the LSNs of a batch need not grow.) Batches are of bounded size, as
         several are in memory together with the state.
         """
 
     def restore(self, batches: Iterable[Batch], lsn: int) -> None:
-        """Become the state that `snapshot` gave at this LSN; what was there before is forgotten.
+        """Become the state that `snapshot` gave at this LSN; its earlier state is forgotten.
 
         No batches and LSN 0 are the empty state.
 
@@ -72,14 +72,14 @@ class ArrowStateMachine(StateMachine, Protocol):
 
 
 def check_follows(applied_lsn: int, first_lsn: int) -> None:
-    """Refuse records that do not follow what was applied."""
+    """Refuse records that do not follow the applied ones."""
     if first_lsn <= applied_lsn:
         raise ValueError(f"the batch begins at LSN {first_lsn}, and the state is at {applied_lsn} already")
 
 
 @dataclass(frozen=True, slots=True)
 class StateImage:
-    """The state of a machine at one moment: what a snapshot file is made of. Its batches can be read once."""
+    """The state of a machine at one moment: the source of a snapshot file. Its batches can be read once."""
 
     lsn: int
     snapshot_format: str

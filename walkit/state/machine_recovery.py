@@ -62,7 +62,7 @@ class MachineRecovery:
 def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None = None) -> MachineRecovery:
     """Make `machine` the state of the log: restore its newest good snapshot, then replay the records after it.
 
-    What the machine held before is forgotten. `log` is open for writing or for reading, and may have been checkpointed
+    The machine's earlier state is forgotten. `log` is open for writing or for reading, and may have been checkpointed
     by `walkit.checkpoint`, or by a Store if the machine takes the snapshots of one. A snapshot that is damaged, of
     another machine (`snapshot_format`), or of another log or history is passed over for an older one, or for the whole
     log, with the event `walkit.snapshot.skip`. `progress` as in `walkit.replay`, which this ends with: calling that
@@ -79,7 +79,7 @@ def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None
     for attempt in range(ATTEMPTS_MAX):
         seen = _Seen(*log._now())
         last = attempt + 1 == ATTEMPTS_MAX
-        # A writer's checkpoint may take away what is looked at, or make a snapshot that was not there yet.
+        # A writer's checkpoint may remove a file being read, or make a snapshot that was not there yet.
         try:
             restored = _restore(seen, machine, events)
         except (CorruptionError, SnapshotError, FormatVersionError):

@@ -37,7 +37,7 @@ ROUNDS_MAX = 6
 """Each round leaves about a tenth of the rows at most; keys that are made to collide go to Arrow's dictionary, too."""
 
 PART_ROWS = 1 << 14
-"""Rows looked at together: what is computed of them stays in the processor's cache."""
+"""Rows looked at together: their intermediate results stay in the processor's cache."""
 
 _MIX = np.uint64(0x9E3779B97F4A7C15)
 _FOLD = np.uint64(32)

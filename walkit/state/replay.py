@@ -206,7 +206,7 @@ def check_saved(machine: object) -> None:
 
 
 def check_arguments(log: object, machine: object, progress: object) -> None:
-    """Refuse what cannot be replayed: OptionsError."""
+    """Refuse an object that cannot be replayed: OptionsError."""
     if not isinstance(log, ReadApi):
         refuse("log", log, "an open log, such as walkit.open(path, mode='r')")
     if not hasattr(machine, "applied_lsn"):
@@ -264,7 +264,7 @@ class Pieces:
 
 
 def _require_exact(view: View, applied_lsn: int, last_lsn: int) -> None:
-    """Refuse what a compacted log gives wrong: states below the exact ones, and bases older than dropped tombstones."""
+    """Refuse replays that a compacted log would give wrong: inexact states, and bases older than dropped tombstones."""
     manifest = view.manifest
     if last_lsn < manifest.exact_from_lsn:
         raise HistoryTrimmedError(last_lsn, manifest.exact_from_lsn)
@@ -275,7 +275,7 @@ def _require_exact(view: View, applied_lsn: int, last_lsn: int) -> None:
 def _range(
     log: ReadApi, applied_lsn: int, first_lsn: int | None, last_lsn: int | None
 ) -> tuple[View, int, int]:
-    """Return what to read, or refuse a beginning that cannot give the right state."""
+    """Return the range to read, or refuse a beginning that cannot give the right state."""
     if first_lsn is None:
         try:
             return log._range(applied_lsn + 1, last_lsn)

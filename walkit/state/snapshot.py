@@ -101,9 +101,9 @@ def write_frames(
     identity: FrameIdentity,
     codec: str | None,
 ) -> SnapshotInfo:
-    """Write the frames, then the header, to an empty file; nothing is durable yet. Returns what the header says.
+    """Write the frames, then the header, to an empty file; nothing is durable yet. Returns the header.
 
-    ValueError if the batches are not what `StateMachine.snapshot` promises.
+    ValueError if the batches break the promise of `StateMachine.snapshot`.
     """
     position = chain = records = rows = frames = 0
     frame_bytes_max = FRAME_HEADER_BYTES
@@ -191,13 +191,13 @@ NEW_NAME = SNAPSHOT_NEW_NAME
 """The file that becomes a snapshot by being renamed. One that a crash left goes at the next opening to write."""
 
 STAGES: dict[str, str] = {
-    "write": "take the snapshot again: what was written is thrown away",
-    "sync": "take the snapshot again, in a new file: what a failed sync left is unknown",
+    "write": "take the snapshot again: the written part is thrown away",
+    "sync": "take the snapshot again, in a new file: the state after a failed sync is unknown",
     "log": "this stage, or open the log again: it could not be made durable up to the snapshot's LSN",
     "rename": "this stage, or take the snapshot again: it is whole, and may have its name by now",
     "sync_directory": "this stage, or take the snapshot again: it is whole, and a power cut may undo its name",
 }
-"""The stages of writing a snapshot, in order, and what may be retried when one fails."""
+"""The stages of writing a snapshot, in order, and the stage to retry when one fails."""
 
 RETRY_STAGES: dict[str, str] = {
     "write": "write",
@@ -253,13 +253,13 @@ class SnapshotWrite:
     ) -> None:
         self.lsn = image.lsn
         self.stage: str | None = "write"
-        """What `finish` does next; None once all is done."""
+        """The next stage of `finish`; None once all are done."""
         self._storage, self._image, self._identity, self._codec = storage, image, identity, codec
         self._make_durable = make_durable
         self._info: SnapshotInfo | None = None
         self._renaming = False
         self._failed: BaseException | None = None
-        """Why the file could not be written: what was taken of the image's batches is gone."""
+        """Why the file could not be written: the batches taken from the image are gone."""
 
     def finish(self) -> SnapshotInfo:
         """Do the stages that are left. On stable storage on return.
@@ -349,8 +349,8 @@ def _stage(name: str) -> Iterator[None]:
 def refuse_other_machines(storage: Storage, machine: StateMachine) -> None:
     """Refuse a snapshot beside those of another kind of machine: SnapshotError (stage "format").
 
-    The log would be trimmed below what they need, and older ones removed. Reads headers only; one that cannot be read
-    says nothing.
+    The log would be trimmed below the records they need, and older ones removed. Reads headers only; one that cannot be
+    read says nothing.
     """
     for lsn in snapshot_lsns(storage):
         try:
@@ -375,8 +375,8 @@ def read_snapshot(
 ) -> SnapshotInfo:
     """Verify the whole snapshot at this LSN, then restore `machine` from it. Reads the file twice, frame by frame.
 
-    Raises what `verify_snapshot` raises, and SnapshotError (stage "format") for a snapshot of another kind of machine:
-    in all these cases the machine is as it was. Only where the file goes bad between the two readings (stage
+    Raises the errors of `verify_snapshot`, and SnapshotError (stage "format") for a snapshot of another kind of
+    machine: in all these cases the machine is as it was. Only where the file goes bad between the two readings (stage
     "restore") is the machine left undefined.
     """
     with reading_snapshot(lsn, "open"):

@@ -66,7 +66,7 @@ class BulkThrough:
         return copy_into(buffer, self.read(offset, len(buffer)))
 
     def read_ahead(self, offset: int, size: int) -> None:
-        """Announce to the inner file what is read soon."""
+        """Announce the next reads to the inner file."""
         read_ahead(self.inner, offset, size)
 
 

@@ -70,11 +70,11 @@ class AlignedBuffers:
             if free:
                 self._free_bytes -= capacity
                 return free.pop()
-        # Private: a forked child must not share what the parent is just writing from.
+        # Private: a forked child must not share the parent's buffer of a write.
         return mmap.mmap(-1, capacity, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
     def _check(self) -> None:
-        """Assert that what is kept is counted, and bounded; needs the lock held."""
+        """Assert that kept memory is counted, and bounded; needs the lock held."""
         assert self._free_bytes == sum(len(m) for kept in self._free.values() for m in kept) <= self.bytes_max
         assert all(len(memory) == size for size, kept in self._free.items() for memory in kept)
 
@@ -84,7 +84,7 @@ class AlignedBuffers:
             if self._free_bytes + len(memory) <= self.bytes_max:
                 self._free_bytes += len(memory)
                 self._free.setdefault(len(memory), []).append(memory)
-            else:  # rarely: what is kept is enough
+            else:  # rarely: enough is kept
                 self._check()
 
 
@@ -137,7 +137,7 @@ class DirectFile(FileStorageFile):
 
 
 def open_direct(folder: Folder, flags: int, name: str) -> DirectFile:
-    """Open a file with both descriptors; what `flags` created is removed again if that fails."""
+    """Open a file with both descriptors; a file that `flags` created is removed again if that fails."""
     action = "open past the page cache"
     if not O_DIRECT:
         raise storage_error(action, name, folder.path, errno.EINVAL, "this platform cannot")
@@ -149,7 +149,7 @@ def open_direct(folder: Folder, flags: int, name: str) -> DirectFile:
         except BaseException:
             raw.close()
             if flags & os.O_CREAT:
-                with contextlib.suppress(OSError):  # what is raised is the first error
+                with contextlib.suppress(OSError):  # the first error is raised
                     os.unlink(folder.at(name), dir_fd=folder.fd)
             raise
         if not os.path.sameopenfile(raw.fileno(), direct.fileno()):

@@ -37,7 +37,7 @@ _KINDS = {
 
 
 class Folder:
-    """A folder that is found by its path at each call. `at(name)` and `fd` are what the os calls take."""
+    """A folder that is found by its path at each call. `at(name)` and `fd` are the arguments of os calls."""
 
     __slots__ = ("path",)
 
@@ -94,7 +94,7 @@ class HeldFolder(Folder):
 def _open_into(
     opened: list[int], path: str, flags: int, permissions: int = 0o666, dir_fd: int | None = None
 ) -> None:
-    """Open a path and put its descriptor into a list, in one C call, so that closing what the list has is enough."""
+    """Open a path and put its descriptor into a list, in one C call, so closing the list's descriptors is enough."""
     opened.extend(map(partial(os.open, dir_fd=dir_fd), (path,), (flags,), (permissions,)))
 
 

@@ -6,9 +6,9 @@ parent folder is made when a file is created in it.
 
 The durability contract, which every implementation keeps and every room above relies on:
 
-- What `write` and `allocate` did may be lost, kept, or torn at any sector by a power cut, until a `sync` of that file
-  which began after they returned has returned. `write(sync=True)` is durable on return for *its own bytes only*; bytes
-  written earlier without sync are not covered (that is what O_DSYNC says, and all that RWF_DSYNC gives).
+- The effect of `write` and `allocate` may be lost, kept, or torn at any sector by a power cut, until a `sync` of that
+  file which began after they returned has returned. `write(sync=True)` is durable on return for *its own bytes only*;
+  bytes written earlier without sync are not covered (as O_DSYNC says, and all that RWF_DSYNC gives).
 - A file that was created, replaced or removed may be undone by a power cut until `sync_directory` of its folder has
   returned. `replace` is atomic: after a power cut there is the old file or the new one.
 - A failed `write` or `sync` leaves the bytes in an unknown state, and a later successful sync proves nothing about
@@ -78,7 +78,7 @@ class StorageFile(Protocol):
         """Let the next reads come from the device if the platform can do that; only durable bytes are dropped."""
 
     def close(self) -> None:
-        """Close the file; what was not synced is not synced by this. Closing twice does nothing."""
+        """Close the file; this syncs nothing. Closing twice does nothing."""
 
 
 class Cell(Protocol):
@@ -113,7 +113,7 @@ class StorageLock(Protocol):
         """Give the lock up. Releasing twice does nothing."""
 
     def forget(self) -> None:
-        """In a forked child: drop this copy without releasing what the parent holds."""
+        """In a forked child: drop this copy without releasing the parent's lock."""
 
 
 class ReadableFiles(Protocol):
@@ -154,7 +154,7 @@ class Storage(Protocol):
         """Open a file: "read", "write" (it must be there), or "create" (it must not: errno EEXIST)."""
 
     def replace(self, source: str, target: str) -> None:
-        """Rename `source` to `target` atomically, over what is there."""
+        """Rename `source` to `target` atomically, replacing an existing file."""
 
     def remove(self, name: str) -> None:
         """Remove a file; one that is not there is a StorageError with errno ENOENT."""
@@ -178,7 +178,7 @@ class Storage(Protocol):
         """
 
     def facts(self) -> dict[str, Any]:
-        """Return what is known of the place (file system, mount, device) for run records."""
+        """Return the known facts of the place (file system, mount, device) for run records."""
 
     def close(self) -> None:
         """Release the storage's own resources. Open files, cells and locks stay."""
@@ -395,7 +395,7 @@ class Translated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Translate what the block raised, unless it is a StorageError already."""
+        """Translate the block's error, unless it is a StorageError already."""
         if isinstance(error, OSError) and not isinstance(error, StorageError):
             raise storage_error(self._action, self._name, self._location, error.errno) from error
 

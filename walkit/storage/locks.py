@@ -141,7 +141,7 @@ class FolderLock:
             self._folder = None  # last, as in `FileLock.release`
 
     def forget(self) -> None:
-        """Close this process's copy; what another process has of it stays."""
+        """Close this process's copy; another process's copy stays."""
         with once(_guard), _guard:
             folder, self._folder = self._folder, None
             _taken.discard(self)
@@ -151,7 +151,7 @@ class FolderLock:
 
 
 _taken: weakref.WeakSet[FileLock | FolderLock] = weakref.WeakSet()
-"""The locks of this process that are held: what a forked child has of them, it drops. One that an interrupt has kept
+"""The locks of this process that are held: a forked child drops its copies. One that an interrupt has kept
 from its taker is freed with its object."""
 
 
@@ -314,7 +314,7 @@ def own_command() -> str:
 
 
 def _one_line(text: str) -> str:
-    """Return a text without what a terminal acts upon: a program that is given with -c has lines."""
+    """Return a text without control characters: a program that is given with -c has lines."""
     shown = "".join(c if c.isprintable() else " " for c in text[:_COMMAND_LENGTH_MAX])
     return " ".join(shown.split())
 

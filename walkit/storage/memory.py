@@ -1,4 +1,4 @@
-"""A storage in memory, plain and volatile: what `memory://` names, and what ends with the process.
+"""A storage in memory, plain and volatile: the storage of `memory://`, which ends with the process.
 
 Every opening of one `MemoryStorage` object sees the same files, as processes of one machine do; a "reader process"
 in a test is given the same object. One that can crash is `walkit.models.CrashingStorage`.
@@ -37,7 +37,7 @@ NameChangeKind = Literal["create", "replace", "remove"]
 
 
 class Content:
-    """The bytes of a file: what was stored, and zeros up to `size`. A copy costs nothing until one side is written."""
+    """The bytes of a file: the stored ones, and zeros up to `size`. A copy costs nothing until one side is written."""
 
     __slots__ = ("_bytes", "_shared", "size")
 
@@ -184,7 +184,7 @@ class MemoryNames(Generic[InodeT]):
         return inode
 
     def replace(self, source: str, target: str) -> None:
-        """Rename a file over what is at `target`."""
+        """Rename a file, replacing any at `target`."""
         inode = self.current.get(source)
         if inode is None:
             self._raise_missing(f"rename to {target!r} the file", source)
@@ -254,7 +254,7 @@ class NameTable(Protocol):
         """Make an empty file under a new name."""
 
     def replace(self, source: str, target: str) -> None:
-        """Rename a file over what is at `target`."""
+        """Rename a file, replacing any at `target`."""
 
     def remove(self, name: str) -> None:
         """Take a name away."""

@@ -28,7 +28,7 @@ _OCTAL = re.compile(r"\\([0-7]{3})")
 class Mount:
     """One mounted file system.
 
-    `device` is "major:minor"; `source` what was mounted (a device, or a word); `options` those of the mount and of
+    `device` is "major:minor"; `source` the mounted thing (a device, or a word); `options` those of the mount and of
     the file system, in the kernel's order, without repeats.
     """
 

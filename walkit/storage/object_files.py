@@ -184,7 +184,7 @@ class FileObjectStore:
                     file.close()
                 publish(temporary, name)
             except BaseException:
-                with suppress(StorageError):  # what is raised is the first error
+                with suppress(StorageError):  # the first error is raised
                     remove_if_there(self._storage, temporary)
                 raise
         self._sync(action, key, str(number))

@@ -174,7 +174,7 @@ class MemoryObjectStore:
         """Nothing is held."""
 
     def land(self) -> None:
-        """Do what this client's late puts and deletions have left to do; their errors have no reader."""
+        """Finish this client's late puts and deletions; their errors have no reader."""
         while self._late:
             with suppress(ObjectStoreError), once(self.objects.guard), self.objects.guard:
                 self._late.pop(0)()

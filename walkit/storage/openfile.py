@@ -68,7 +68,7 @@ class FileStorageFile:
         """Return up to `size` bytes from `offset`; fewer only at the end of the file."""
         try:
             if size > _READ_AT_ONCE:
-                # pread allocates what is asked for before it looks at the file.
+                # pread allocates the size asked for before it looks at the file.
                 size = max(0, min(size, os.fstat(self._fd).st_size - offset))
             data = os.pread(self._fd, size, offset)
             if len(data) == size or not data:
@@ -98,7 +98,7 @@ class FileStorageFile:
     def data_ranges(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return where the file system has data in [start, end): not in holes, nor in space that is only reserved.
 
-        What the page cache holds over reserved space counts as data (lseek(2), SEEK_DATA). Where the file system cannot
+        Pages in the cache over reserved space count as data (lseek(2), SEEK_DATA). Where the file system cannot
         say, everything is.
         """
         ranges: list[tuple[int, int]] = []
@@ -153,7 +153,7 @@ class FileStorageFile:
             raise self._refused("sync", error) from error
 
     def allocate(self, size: int) -> None:
-        """Reserve space up to `size` bytes; what is new reads as zero.
+        """Reserve space up to `size` bytes; new space reads as zero.
 
         This counts as a write of the range from the old size to the new one: after a full disk the file is brought
         back to its old size. Holes below the old size stay holes. Where the file system cannot reserve, the file
@@ -278,7 +278,7 @@ class FileStorageFile:
         self._write_once(offset, batch, batch_bytes, sync)
 
     def _write_then_sync(self, offset: int, buffers: Sequence[Buffer], fd: int) -> int:
-        """Do what RWF_DSYNC does, on a kernel or file system that refuses the flag (it has written nothing then)."""
+        """Replace RWF_DSYNC, on a kernel or file system that refuses the flag (it has written nothing then)."""
         try:
             written = os.pwritev(fd, buffers, offset)
         except OSError as error:
