@@ -52,7 +52,7 @@ def body_of(group: Sequence[Piece]) -> PreparedBody:
 
 
 def make_room(core: OrderingCore[Piece], footprint: int) -> None:
-    """Begin a segment where the next frame needs one."""
+    """Begin a segment if the next frame needs one."""
     if core.needs_segment(footprint):
         core.segment_ready(core.position + SEGMENT_BYTES)
 
@@ -72,7 +72,7 @@ def seal_next(core: OrderingCore[Piece], *pieces: Piece, now_us: int = 0) -> Sea
 
 
 def header_of(frame: SealedFrame) -> FrameHeader:
-    """Return what the frame's own bytes say."""
+    """Return the facts in the frame's own bytes."""
     return FrameHeader.parse(frame.buffers[0])
 
 
@@ -84,7 +84,7 @@ class CreditsLaterWrites(OrderingCore[Piece]):
 
 
 class SyncsFromInFlight(OrderingCore[Piece]):
-    """Wrong: a sync that begins is taken to cover what is only sealed by now."""
+    """Wrong: a sync that begins is taken to cover frames that are only sealed by now."""
 
     def sync_begin(self) -> SyncPoint:
         return SyncPoint(self.position, self.appended_lsn)
@@ -154,7 +154,7 @@ class HoldsTheLanded(OrderingCore[Piece]):
 
 
 class LosesItsPlace(OrderingCore[Piece]):
-    """Wrong: what waits is taken newest first."""
+    """Wrong: the queue is taken newest first."""
 
     def take(self, now_us: int = 0) -> Sequence[Piece]:
         return list(reversed(super().take(now_us)))
@@ -177,7 +177,7 @@ class ForgetsTheTail(OrderingCore[Piece]):
 
 
 class IgnoresTheLimit(OrderingCore[Piece]):
-    """Wrong: what is durable here is acknowledged, whether replicas have it or not."""
+    """Wrong: records durable here are acknowledged, whether replicas have it or not."""
 
     def acknowledge(self, acknowledged: list[SealedFrame] | None = None) -> list[SealedFrame]:
         limit, self.ack_limit_lsn = self.ack_limit_lsn, NO_LIMIT

@@ -1,4 +1,4 @@
-"""A program whose calls find no memory: one allocation of each call fails. Prints what became of them, and of others.
+"""A program whose calls find no memory: one allocation of each call fails. Prints their results, and those of others.
 
 `python -m tests.commit.starved FOLDER IN_FLIGHT STEP` makes a log for each allocation that fails, one in STEP of each
 call, and calls it on another thread: as allocations of all threads count, the main one only waits at a lock meanwhile.
@@ -49,7 +49,7 @@ def stack_of(thread: threading.Thread) -> list[str]:
 
 
 def starve(act: Callable[[], object], nth: int) -> str:
-    """Make a call whose n-th allocation fails; return what became of it."""
+    """Make a call whose n-th allocation fails; return its result."""
     begin, ended, became = allocate_lock(), allocate_lock(), ["ended"]
     begin.acquire()
     ended.acquire()
@@ -78,14 +78,14 @@ def starve(act: Callable[[], object], nth: int) -> str:
 
 
 def others_of(log: walkit.WriteAheadLog) -> str:
-    """Append, sync and close on other threads; return what became of that."""
+    """Append, sync and close on other threads; return the results."""
     for name, act in (("append", lambda: log.append(b"after")), ("sync", log.sync), ("close", log.close)):
         told: list[BaseException] = []
 
         def run(act: Any = act, told: list[BaseException] = told) -> None:
             try:
                 act()
-            except BaseException as error:  # whatever it is, it is told
+            except BaseException as error:  # any error is reported
                 told.append(error)
 
         thread = threading.Thread(target=run, daemon=True)
@@ -103,7 +103,7 @@ def reopened(log: walkit.WriteAheadLog) -> str:
     log.close()
     try:
         walkit.open(log.location, options=tiny()).close()
-    except BaseException as error:  # whatever it is, it is told
+    except BaseException as error:  # any error is reported
         return f"open: {error!r}"
     return "others end"
 

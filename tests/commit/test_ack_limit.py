@@ -60,7 +60,7 @@ WAYS: dict[str, Callable[[walkit.WriteAheadLog], Any]] = {
 
 
 def limited(log: walkit.WriteAheadLog, timeout_ms: int = 60_000, **late: Any) -> AckLimit:
-    """Have a log wait for a limit; what is late is given up."""
+    """Have a log wait for a limit; late records are given up."""
     limit = log.parts.driver.ack_limit
     limit.begin(timeout_ms * 1000, late.get("on_late", lambda: limit.give_up_late(LATE)))
     return limit
@@ -191,7 +191,7 @@ def test_close_waits_for_replicas_within_the_timeout(log: walkit.WriteAheadLog) 
 
 
 def test_a_failed_write_leaves_what_is_durable_waiting() -> None:
-    """Poison the log while a record waits: that one is acknowledged all the same, and what failed never is."""
+    """Poison the log while a record waits: that one is acknowledged anyway, and failed ones never are."""
     storage, log = faulty_log(idle_marker_ms=0)
     limit = limited(log)
     waiting = log.submit(b"2")

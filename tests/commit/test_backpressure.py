@@ -96,7 +96,7 @@ def test_an_answer_in_the_last_moment_is_an_answer(monkeypatch: pytest.MonkeyPat
 
 
 def test_room_is_waited_for_until_the_log_is_closed() -> None:
-    """Close while callers wait for room: what is queued is written, the callers are told LogClosedError."""
+    """Close while callers wait for room: the queue is written, the callers get LogClosedError."""
     storage, log = faulty_log(queue_bytes_max=4096)
     hang = storage.hang("synced_write", SEGMENTS)
     first = Task(log.append, b"hangs")

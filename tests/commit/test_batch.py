@@ -1,4 +1,4 @@
-"""Single records share a submission: what joins which, and that each still has an outcome of its own."""
+"""Single records share a submission: the rules of joining, and each still has an outcome of its own."""
 
 from __future__ import annotations
 

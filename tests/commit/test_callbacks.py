@@ -22,7 +22,7 @@ Moment = Literal["writing", "wrote", "synced"]
 
 
 class Asking:
-    """Observes a log's writes, and at one moment, once, makes a call; keeps what it returned or raised."""
+    """Observes a log's writes, and at one moment, once, makes a call; keeps its result or error."""
 
     def __init__(self, moment: Moment, call: Callable[[], object]) -> None:
         self._moment, self._call = moment, call
@@ -79,7 +79,7 @@ def test_a_sink_that_raises_in_a_run_of_frames_leaves_no_ticket_open(
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_sink_that_raises_fails_its_frame_and_poisons(in_flight: int) -> None:
-    """Raise at the first of the frames of appends and tickets: each is told, and stopping ends."""
+    """Raise at the first of the frames of appends and tickets: each gets the error, and stopping ends."""
 
     def sink(frame: SealedFrame) -> None:
         raise ZeroDivisionError("a fault")

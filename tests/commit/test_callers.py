@@ -96,7 +96,7 @@ def test_an_error_of_the_log_s_own_after_the_write_is_told_with_its_cause(
 
 
 class SlowToWake(asyncio.SelectorEventLoop):
-    """An event loop of somebody's own: what it does when it is woken is user code."""
+    """A user's own event loop: its wake-up is user code."""
 
     woken_by: str = ""
 

@@ -39,7 +39,7 @@ def has_marks(log: walkit.WriteAheadLog, count: int) -> bool:
 
 
 def check_whole(records: list[walkit.Record], told: dict[int, bytes]) -> None:
-    """Assert that the log holds exactly what was told to its callers, each at the LSN it was told."""
+    """Assert that the log holds exactly the acknowledged records, each at its LSN."""
     assert lsns(records) == list(range(1, len(records) + 1))
     assert {r.lsn: r.value for r in records} == told
 
@@ -47,7 +47,7 @@ def check_whole(records: list[walkit.Record], told: dict[int, bytes]) -> None:
 @pytest.mark.parametrize("threads", [8, 64])
 @pytest.mark.parametrize("durability", ["sync", "none"])
 def test_every_record_once_and_each_threads_order_kept(threads: int, durability: str) -> None:
-    """Append from many threads: results match what is read, LSNs of a thread grow, several share a frame."""
+    """Append from many threads: results match the records read, LSNs of a thread grow, several share a frame."""
     each = 640 // threads
     with memory_log(tiny(durability=durability)) as log:
         start = threading.Barrier(threads)
@@ -270,7 +270,7 @@ def test_after_close_everything_is_refused_and_the_marks_stay() -> None:
 
 
 def test_a_block_that_raises_closes_too() -> None:
-    """Leave the `with` block by an exception: the log is closed, what was acknowledged is there."""
+    """Leave the `with` block by an exception: the log is closed, acknowledged records are there."""
     storage = CrashingStorage()
 
     def fails() -> None:
@@ -326,7 +326,7 @@ def test_trimming_reading_following_and_appending_at_once() -> None:
 
 
 def test_an_error_of_one_caller_reaches_no_other() -> None:
-    """Refuse some callers (type, size, full queue) among others that append: only they are told."""
+    """Refuse some callers (type, size, full queue) among others that append: only they get an error."""
     storage, log = faulty_log(queue_bytes_max=8100, on_full="raise")
     told: list[str] = []
 

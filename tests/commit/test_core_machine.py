@@ -1,4 +1,4 @@
-"""The ordering core as a state machine: any order of inputs, and what must hold after each of them."""
+"""The ordering core as a state machine: any order of inputs, and the invariants after each of them."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class CoreMachine(RuleBasedStateMachine):
         self._acknowledged(told)
 
     def _acknowledged(self, told: list[SealedFrame]) -> None:
-        """Check what the core has just acknowledged: the contiguous written prefix up to the limit, each frame once."""
+        """Check the core's latest acknowledgements: the contiguous written prefix up to the limit, each frame once."""
         prefix: list[SealedFrame] = []
         for each in self.frames:
             lost = each.position in self.lost
@@ -261,7 +261,7 @@ class CoreMachine(RuleBasedStateMachine):
         self._ask()
 
     def _ask(self) -> int | None:
-        """Ask the core what time wants, do it, and return when it wants to be asked again."""
+        """Do the core's due work, and return the time of the next look."""
         tick = self.core.tick(self.now_us)
         assert not (self.failed and (tick.marker or tick.sync or tick.wake_in_us is not None))
         assert tick.wake_in_us is None or tick.wake_in_us > 0, "a timer that spins"

@@ -252,7 +252,7 @@ def test_an_older_sync_that_ends_late_moves_nothing_back() -> None:
 
 
 def test_a_failure_fails_all_frames_and_refuses_all_that_waits() -> None:
-    """Fail with three frames in flight, one of them written: all three unknown, what waits was never written."""
+    """Fail with three frames in flight, one of them written: all three unknown, the queue was never written."""
     core = make_core(in_flight_max=3)
     frames = [seal_next(core) for _ in range(3)]
     core.written(frames[1], durable=True)

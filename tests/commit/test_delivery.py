@@ -1,4 +1,4 @@
-"""Delivery: one thread, in order, under no lock; what user code does there hurts only its like."""
+"""Delivery: one thread, in order, under no lock; errors of user code there hurt no other code."""
 
 from __future__ import annotations
 

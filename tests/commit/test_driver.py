@@ -1,4 +1,4 @@
-"""The thread driver on a place that can be held up and failed: who leads, who waits, and what failures do."""
+"""The thread driver on a place that can be held up and failed: leaders, waiters and failures."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_caller_that_is_handed_the_lead_leads_until_its_own_record_is_written(
 def test_a_failed_sync_between_taking_and_sealing_ends_all_waits(
     harnesses: list[DriverHarness],
 ) -> None:
-    """Fail a sync in the very moment before a frame is sealed: its caller is told the outcome is unknown."""
+    """Fail a sync in the very moment before a frame is sealed: its caller gets an unknown outcome."""
     harness = DriverHarness(sync_writes=False)
     harnesses.append(harness)
     harness.append(b"written and not synced")
@@ -100,7 +100,7 @@ def busy(harness: DriverHarness) -> bool:
 
 
 def test_failing_syncs_under_load_end_all_waits() -> None:
-    """Fail the sync of a busy log in many rounds: every caller is told something, and stopping never hangs."""
+    """Fail the sync of a busy log in many rounds: every caller gets a result, and stopping never hangs."""
     for _ in range(30):
         harness = DriverHarness(sync_writes=False)
         harness.append()
@@ -193,7 +193,7 @@ def test_waiting_for_the_queue_ignores_later_records(
 def test_a_full_queue_takes_no_more_and_one_record_always_fits_an_empty_one(
     harnesses: list[DriverHarness],
 ) -> None:
-    """Fill the queue during a held write: False for callers and tickets, room is told when the frame is taken."""
+    """Fill the queue during a held write: False for callers and tickets, room is reported when the frame is taken."""
     harness = DriverHarness(queue_bytes_max=100)
     harnesses.append(harness)
     leader = harness.leader_in_write()
@@ -230,7 +230,7 @@ def test_room_is_reported_when_a_frame_is_taken(harnesses: list[DriverHarness]) 
 
 
 def test_withdrawing_makes_room(harnesses: list[DriverHarness]) -> None:
-    """Withdraw what fills the queue while a caller waits for room: it is woken."""
+    """Withdraw the record that fills the queue while a caller waits for room: it is woken."""
     harness = DriverHarness(queue_bytes_max=100)
     harnesses.append(harness)
     harness.leader_in_write()
@@ -294,7 +294,7 @@ def test_observers_that_come_between_two_frames_of_one_landing_miss_none_after(
 
 
 def test_a_sync_under_way_ends_before_stopping_does(harnesses: list[DriverHarness]) -> None:
-    """Stop while a sync hangs: stop waits for it, since what comes after stopping closes the files."""
+    """Stop while a sync hangs: stop waits for it, since the next step closes the files."""
     harness = DriverHarness(sync_writes=False)
     harnesses.append(harness)
     harness.append()

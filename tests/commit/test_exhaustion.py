@@ -1,4 +1,4 @@
-"""No stack or no memory is left during a call: it ends, others continue or are told, the log closes."""
+"""No stack or no memory is left during a call: it ends, others continue or get an error, the log closes."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ log.sync()
 print(log.acked_lsn > 100)
 """
 
-# An allocation that CPython itself makes may fail where it can raise nothing: it reports that, and goes on.
+# An allocation that CPython itself makes may fail where it can raise nothing: it reports that, and continues.
 pytestmark = pytest.mark.filterwarnings(
     "ignore:Exception ignored in. None:pytest.PytestUnraisableExceptionWarning"
 )
@@ -69,7 +69,7 @@ def make_deep(call: Callable[[], object], left: int) -> None:
 
 
 def with_room(call: Callable[[], object], frames: int) -> type[BaseException] | None:
-    """Make a call with room for so many frames on the stack; return what it raised."""
+    """Make a call with room for so many frames on the stack; return its error."""
     try:
         make_deep(call, levels() - frames)
     except BaseException as error:  # the test asks for its kind
@@ -105,7 +105,7 @@ def test_a_recursion_that_logs_at_each_level_leaves_a_whole_log(tmp_path: Path) 
 @pytest.mark.parametrize("in_flight", [1, 4])
 @pytest.mark.parametrize("step", [37, pytest.param(3, marks=pytest.mark.slow)])  # a thousand logs for each
 def test_an_allocation_that_fails_harms_no_other(step: int, in_flight: int, tmp_path: Path) -> None:
-    """Let one allocation of a call fail, for many of them: others append or are told, the log and process end."""
+    """Let one allocation of a call fail, for many of them: others append or get an error, the log and process end."""
     command = [sys.executable, "-m", "tests.commit.starved", str(tmp_path), str(in_flight), str(step)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=True)
     found = json.loads(done.stdout)

@@ -31,7 +31,7 @@ STEP, SLOW_STEP = 331, 7
 
 
 class RunAt:
-    """Makes a call in this thread at the n-th bytecode of walkit's code; `reached` says whether there was one."""
+    """Makes a call in this thread at the n-th bytecode of walkit's code; `reached` is true if it got there."""
 
     def __init__(self, nth: int, call: Callable[[], object]) -> None:
         self.left, self.call = nth, call
@@ -102,7 +102,7 @@ def opened(folder: Path, in_flight: int) -> walkit.WriteAheadLog:
 def test_foreign_code_at_each_bytecode_hangs_no_call(
     call: str, foreign: str, in_flight: int, step: int, tmp_path: Path
 ) -> None:
-    """Append, submit or sync at bytecodes of each call: it ends, or is refused; what is submitted is acknowledged."""
+    """Append, submit or sync at bytecodes of each call: it ends, or is refused; submitted records are acknowledged."""
     log, reached = opened(tmp_path, in_flight), 0
     for nth in range(1 + list(FOREIGN).index(foreign), 100_000, step):
         if log.closed:
@@ -162,7 +162,7 @@ class Struck:
             self.early.append(name)
 
     def strike(self, call: str, foreign: str, nth: int) -> tuple[RunAt, list[Any]]:
-        """Make a call with another at its n-th bytecode; return what became of that."""
+        """Make a call with another at its n-th bytecode; return its result."""
         if self.store.closed:
             Task(self.store.close).result()  # another thread may be at it
             self.store = Task(self.open).result()

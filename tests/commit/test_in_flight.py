@@ -146,7 +146,7 @@ def test_a_sync_covers_only_the_contiguous_prefix_that_was_written(durability: s
 
 @pytest.mark.parametrize("in_flight", [1, 4])
 def test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands(in_flight: int) -> None:
-    """Hang a write: callers and close return with the cause; the next opening does not see what lands later."""
+    """Hang a write: callers and close return with the cause; the next opening does not see late writes."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=one_per_frame(in_flight=in_flight, write_timeout_ms=20))
     log.append(b"acknowledged")

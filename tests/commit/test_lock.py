@@ -1,4 +1,4 @@
-"""The locks of the commit path: what has to be done under one is done while it is taken."""
+"""The locks of the commit path: guarded work is done while its lock is taken."""
 
 from __future__ import annotations
 
@@ -156,5 +156,5 @@ def test_what_needs_a_lock_has_it(monkeypatch: pytest.MonkeyPatch, options: dict
         f"OrderingCore.{name}" for name in ("written", "flush", "begin_failure", "sync_begin")
     } | changed
     spare = set() if "in_flight" in options else {"SealSequencer._current", "SealSequencer._abandoned"}
-    spare |= {"DeviceWorker._doing", "DeviceWorker._thread"}  # busy where the level is not "sync"
+    spare |= {"DeviceWorker._doing", "DeviceWorker._thread"}  # busy if the level is not "sync"
     assert wanted - spare <= watched.seen

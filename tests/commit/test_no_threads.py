@@ -27,7 +27,7 @@ def no_threads() -> Iterator[None]:
 
 
 def test_no_thread_starts_without_one_left() -> None:
-    """Start a thread where the helper of these tests leaves none: RuntimeError; afterwards one starts."""
+    """Start a thread while the helper of these tests leaves none: RuntimeError; afterwards one starts."""
     with no_threads(), pytest.raises(RuntimeError, match="new thread"):
         threading.Thread(target=print).start()
     assert Task(lambda: 3).result() == 3

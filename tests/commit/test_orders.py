@@ -49,7 +49,7 @@ def test_the_core_acknowledges_by_the_rule_in_every_order(count: int, completion
 
 @pytest.mark.parametrize("completion", ORDERS)
 def test_the_core_fails_by_the_rule_in_every_order(completion: bool) -> None:
-    """Fail each of five frames at each point of each order: it and its suffix fail, what is before may land."""
+    """Fail each of five frames at each point of each order: it and its suffix fail, earlier frames may land."""
     count = 5
     for order in itertools.permutations(range(count)):
         for at in range(count):

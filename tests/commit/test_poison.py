@@ -102,7 +102,7 @@ def test_the_timers_failed_sync_poisons_as_well() -> None:
 
 
 def test_a_failing_write_in_a_busy_log_ends_all_waits() -> None:
-    """Fail one write among 16 appending threads, many times over: all are told, acknowledged records survive."""
+    """Fail one write among 16 appending threads, many times over: all get an error, acknowledged records survive."""
     for nth in range(1, 16):
         storage, log = faulty_log()
         storage.fail("synced_write", SEGMENTS, nth=nth, short_bytes=nth * 7 if nth % 2 else None)
@@ -210,7 +210,7 @@ def test_a_seal_takes_those_before_it_along() -> None:
 
 
 def test_closing_frees_every_file_of_a_failed_device() -> None:
-    """Keep three segments open, let every call fail from then on, and close: the error is told, no file stays open."""
+    """Keep three segments open, let every later call fail, and close: the error is raised, no file stays open."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=tiny())
     held = threading.Event()

@@ -32,7 +32,7 @@ HOUR_US = 3_600_000_000
 
 
 def queue(**facts: int) -> QueueState:
-    """Return what a policy is told: one record of 100 bytes, submitted at 1000, and now."""
+    """Return the state for a policy: one record of 100 bytes, submitted at 1000, and now."""
     usual = {
         "now_us": 1000,
         "records": 1,
@@ -83,7 +83,7 @@ def test_the_core_asks_again_when_the_time_is_over() -> None:
 
 
 def test_flushing_and_idleness_are_stronger_than_waiting() -> None:
-    """Wait for an hour, or without a time: flush takes what is queued; with nothing in flight no time means now."""
+    """Wait for an hour, or without a time: flush takes the queue; with nothing in flight no time means now."""
     core = make_core(policy=Linger(HOUR_US, 1 << 30))
     core.submit(Piece(), 0)
     assert not core.ready(0)
@@ -107,7 +107,7 @@ def test_flushing_and_idleness_are_stronger_than_waiting() -> None:
 
 
 def test_times_told_are_measured() -> None:
-    """Write frames that take 800 us, then one that takes more: the policy is told the smoothed time."""
+    """Write frames that take 800 us, then one that takes more: the policy gets the smoothed time."""
     told: list[QueueState] = []
 
     class Listens:
@@ -257,7 +257,7 @@ def test_capped_frames_fill_all_places() -> None:
 
 
 def test_policies_are_imported_from_their_public_module() -> None:
-    """A fresh interpreter: `from walkit.policy import ...` gives what the core asks, and all its public names."""
+    """A fresh interpreter: `from walkit.policy import ...` gives the core's protocol, and all its public names."""
     code = (
         "from walkit.policy import Linger\n"
         "import walkit, walkit.commit.policy as inner\n"

@@ -36,7 +36,7 @@ async def steps(count: int = 1) -> None:
 
 
 def test_all_tasks_of_a_frame_go_on_in_one_step_of_the_loop() -> None:
-    """Wake five tasks by one callback: all have gone on, in order, before what was scheduled after it runs."""
+    """Wake five tasks by one callback: all continue, in order, before later callbacks run."""
 
     async def main() -> None:
         waits, tasks, went_on = tasks_of(5)

@@ -47,7 +47,7 @@ def outputs(trace: Trace, *, alone: bool, sync_writes: bool) -> list[Any]:
     """Return all that a driver gives back, writes, marks, counts and reports, after each step of a trace."""
     harness = DriverHarness(segment_bytes=1024, sync_writes=sync_writes)
     driver, core, watcher = harness.driver, harness.core, Watcher()
-    driver.election.plain = alone  # otherwise a caller queues, leads, and writes what it takes as a group
+    driver.election.plain = alone  # otherwise a caller queues, leads, and writes its submissions as a group
     found: list[Any] = []
     acts: dict[str, Callable[[Any], Any]] = {
         "put": lambda value: driver.append_put(None, value),

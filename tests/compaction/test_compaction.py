@@ -34,7 +34,7 @@ from walkit.store import Store
 
 
 def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
-    """The state at an LSN, or where the refusal says that states begin that can be told."""
+    """The state at an LSN, or the first known state of the refusal."""
     try:
         return dict(store.state_at(lsn))
     except HistoryTrimmedError as error:
@@ -56,7 +56,7 @@ def test_the_state_of_a_compacted_log_is_the_state_before(
 
 
 def check_readings(history: History) -> None:
-    """Hold what the compacted log tells against what was put into it."""
+    """Compare the compacted log with the records put into it."""
     store = history.store
     assert dict(store.items()) == history.state
     for lsn, state in history.states.items():
@@ -209,7 +209,7 @@ def test_a_hold_keeps_its_segments_and_its_history() -> None:
 
 
 def test_exact_history_can_be_kept() -> None:
-    """compact(exact_from_lsn=n): every state from n on is told as before, and the segments behind are as they were."""
+    """compact(exact_from_lsn=n): every state from n on is the same as before, and later segments stay the same."""
     storage = CrashingStorage()
     full_of_changes(storage)
     with memory_store(storage) as store:
@@ -225,7 +225,7 @@ def test_exact_history_can_be_kept() -> None:
 
 
 def test_what_is_left_of_a_transaction_is_joined_only_within_itself() -> None:
-    """F-6.4: of two transactions in one frame each loses records: what is left of one is never joined to the other."""
+    """F-6.4: of two transactions in one frame each loses records: the rest of one is never joined to the other."""
     storage = CrashingStorage()
     with memory_store(storage) as store:
         for keys in (("a", "x", "b"), ("y", "c", "z")):
@@ -251,7 +251,7 @@ def test_what_is_left_of_a_transaction_is_joined_only_within_itself() -> None:
 
 
 def test_every_reader_reads_a_compacted_log() -> None:
-    """read, read_batches, a reader elsewhere, ranges, scan and verify agree; follow refuses what has holes."""
+    """read, read_batches, a reader elsewhere, ranges, scan and verify agree; follow refuses segments with holes."""
     storage, _, report = compacted()
     with walkit.open(storage=storage, options=SMALL) as log:
         records = list(log.read())

@@ -58,7 +58,7 @@ def made(case: str) -> tuple[CrashingStorage, State, int]:
 
 
 def check(image: CrashingStorage, state: State, last_lsn: int, what: str) -> None:
-    """Open what a crash left: same state, same next LSN, nothing left over; it can be compacted, and written to."""
+    """Open the log after a crash: same state, same next LSN, nothing left over; it can be compacted, and written to."""
     assert opened_state(image) == state, what
     with memory_store(image) as store:
         named = {s.name for s in store.log.parts.manifest_store.current.segments}

@@ -46,7 +46,7 @@ def load(number: int, droppable: int, *, compacted: bool = False, epoch: int = 1
 def test_only_wasteful_segments_are_rewritten(
     loads: list[SegmentLoad], waste_ratio: float, groups: list[list[int]]
 ) -> None:
-    """Plan loads with a waste ratio: what has less to drop stands between the groups, and is in none of them."""
+    """Plan loads with a waste ratio: segments with less to drop are in no group."""
     planned = plan_groups(loads, 10_000, waste_ratio)
     assert [[record.number for record in group] for group in planned] == groups
 
@@ -87,7 +87,7 @@ def test_what_cannot_be_asked_for(name: str, wrong: Any) -> None:
 
 
 def test_the_throttle_keeps_to_its_rate() -> None:
-    """Spend bytes on a clock of one's own: work takes what the rate says, and a pause is not made up for."""
+    """Spend bytes on a clock of one's own: work keeps to the rate, and a pause is not made up for."""
     now = [0.0]
     waits: list[float] = []
 

@@ -1,4 +1,4 @@
-"""Readers that listed the segments before a compaction: they go on in what took their place, or are told."""
+"""Readers that listed the segments before a compaction: they continue in the replacement, or get an error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ class Told:
                 log.append(b"event %d" % n * 100)
             else:
                 self.store.put(key, b"%09d" % self.random.randrange(10**9) * (VALUE // 9))
-        log.wait_idle()  # what is full is sealed beside the path of a record
+        log.wait_idle()  # full segments are sealed beside the path of a record
         for record in log.read(max(self.records, default=0) + 1):
             self.records[record.lsn] = record
         self.states = {0: {}}
@@ -78,7 +78,7 @@ def pairs(view: View, first_lsn: int, last_lsn: int) -> Iterator[pa.RecordBatch]
 
 
 def told(seed: int, *, outside: bool, to_newest: bool, deletes: float) -> str:
-    """Read some of a log, compact it, read the rest; say how it ended, having checked that nothing is wrong."""
+    """Read some of a log, compact it, read the rest; return its end, having checked every record."""
     made = Told(seed)
     made.write(30, deletes=deletes)
     reader = walkit.open(storage=made.storage, mode="r") if outside else made.store.log
@@ -138,7 +138,7 @@ READS: dict[str, Callable[[walkit.LogReader | walkit.WriteAheadLog], Iterable[in
 def test_a_read_that_named_its_segments_just_before_is_as_one_just_behind(
     read: Callable[[walkit.LogReader | walkit.WriteAheadLog], Iterable[int]],
 ) -> None:
-    """Begin each kind of read, compact most of its segments away, read: it gives what a read of now gives."""
+    """Begin each kind of read, compact most of its segments away, read: it gives the same as a read of now."""
     made = Told()
     made.write(40, deletes=0.2)
     with walkit.open(storage=made.storage, mode="r") as reader, made.store:
@@ -169,7 +169,7 @@ def test_a_key_that_was_deleted_does_not_live_again() -> None:
 
 
 def test_a_read_that_a_trim_has_passed_is_told() -> None:
-    """Begin a read, checkpoint what it has to come to: GapError with the LSN it wanted and the oldest there is."""
+    """Begin a read, checkpoint the records to come: GapError with the LSN it wanted and the oldest there is."""
     made = Told()
     made.write(30)
     with made.store as store:
@@ -235,7 +235,7 @@ def test_a_replay_continues_beside_a_compaction(outside: bool, monkeypatch: pyte
 
 
 def test_a_state_beside_a_compaction_is_made_again() -> None:
-    """Compact while the columns of a state are made of the log: what is returned is its state, exactly."""
+    """Compact while the columns of a state are made of the log: the result is its state, exactly."""
     made = Told()
     made.write(40, deletes=0.2)
     faulty = FaultyStorage(made.storage)

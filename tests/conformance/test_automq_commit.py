@@ -165,7 +165,7 @@ def test_frames_are_sealed_in_the_order_they_were_taken(monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_prepared_fails_all_that_follows(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise while the second of four groups is encoded: it and what follows is refused, the first may land."""
+    """Raise while the second of four groups is encoded: it and later ones are refused, the first may land."""
     place = GatedSink()
     harness = DriverHarness(place=place, in_flight_max=4, policy=OneRecordPerFrame())
 

@@ -71,7 +71,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "newer versions win over a flush, and tombstones survive it": (
         "test_store_recovery::test_the_state_is_that_of_a_dict",
     ),
-    # -- what has no test there
+    # -- not tested there
     "a torn tail": (
         "recovery/test_every_bit::test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_them",
     ),

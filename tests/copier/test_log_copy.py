@@ -96,7 +96,7 @@ def test_an_open_a_closed_and_an_empty_log_are_copied(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ack_order", ["append", "completion"])
 def test_a_log_whose_writer_died_is_copied(ack_order: str) -> None:
-    """Kill the process, or cut the power, with frames after the last seal: the copy has what the opening finds."""
+    """Kill the process, or cut the power, with frames after the last seal: the copy equals the opened log."""
     source = CrashingStorage()
     log = walkit.open(storage=source, options=tiny(ack_order=ack_order))
     log.append_many([bytes(3000)] * 30)
@@ -424,7 +424,7 @@ def test_targets_that_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_log_under_the_name_of_an_unfinished_copy_is_left_alone(tmp_path: Path) -> None:
-    """Copy a log that lies, or another that lies, where the copy would be made: refused, both can still be opened."""
+    """Copy a log that is at the copy's place, or while another log is there: refused, both can still be opened."""
     for name in ("log", "other"):
         filled(tmp_path / name).close()
     # As a copier that was killed before its end leaves it.
@@ -446,7 +446,7 @@ def test_a_log_under_the_name_of_an_unfinished_copy_is_left_alone(tmp_path: Path
 def test_an_unfinished_copy_that_was_written_to_is_left_alone(
     tmp_path: Path, durability: str, records: int
 ) -> None:
-    """Open for writing what a killed copier left, and copy there again: refused if it has a record of its own."""
+    """Open a killed copier's folder for writing, and copy there again: refused if it has a record of its own."""
     filled(tmp_path / "log").close()
     walkit.copy(tmp_path / "log", tmp_path / "copy.partial")
     with walkit.open(tmp_path / "copy.partial", options=tiny(durability=durability)) as log:
@@ -474,7 +474,7 @@ def test_a_copy_has_the_permissions_of_its_log(tmp_path: Path) -> None:
 
 
 def test_retention_continues_after_a_copy(tmp_path: Path) -> None:
-    """A log with a limit of bytes is copied and written to: it drops again what the claim kept."""
+    """A log with a limit of bytes is copied and written to: it drops the records that the claim kept."""
     options = tiny(retention=Retention(bytes_max=6 * 64 * 1024))
     with walkit.open(tmp_path / "log", options=options) as log:
         for n in range(3):

@@ -1,4 +1,4 @@
-"""The states of one moment: their number, what each leaves, and the choice among too many."""
+"""The states of one moment: their number, their files, and the choice among too many."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def contents(storage: CrashingStorage) -> dict[str, bytes]:
 
 
 def images(storage: CrashingStorage, profile: Profile) -> list[dict[str, bytes]]:
-    """Return what each state leaves."""
+    """Return the files of each state."""
     states = CrashStates(storage, profile)
     return [contents(states.image(number)) for number in range(states.count)]
 
@@ -86,7 +86,7 @@ def test_states_are_counted(name: str) -> None:
 
 
 def test_the_first_state_loses_everything_and_the_last_one_keeps_it() -> None:
-    """Make images of both: one has the durable bytes alone, the other what reads see."""
+    """Make images of both: one has the durable bytes alone, the other the readable ones."""
     storage = storage_after(written("old", 256, b"n" * 2048), made("new"), written("new", 0, b"x"))
     for profile in PROFILES.values():
         states = CrashStates(storage, profile)
@@ -149,7 +149,7 @@ def test_a_number_stands_for_one_state(storage: CrashingStorage, name: str) -> N
 
 @given(pending_storages())
 def test_ordered_names_are_a_part_of_the_contract(storage: CrashingStorage) -> None:
-    """Draw a storage: what a journal that keeps the order of names leaves, the contract leaves, too."""
+    """Draw a storage: each state under a journal that keeps the order of names is one of the contract's, too."""
     contract, journal = PROFILES["contract"], PROFILES["ext4-writeback"]
     if CrashStates(storage, contract).count <= 2000:
         hardest = {tuple(sorted(found.items())) for found in images(storage, contract)}

@@ -113,7 +113,7 @@ def test_a_seed_is_a_race() -> None:
 
 
 def test_a_small_scenario_is_explored_whole() -> None:
-    """Explore with a budget above what there is: every point is whole, and the coverage is all."""
+    """Explore with a budget above the number of states: every point is whole, and the coverage is all."""
 
     def one_record(script: Script) -> None:
         with script.open() as log:
@@ -127,7 +127,7 @@ def test_a_small_scenario_is_explored_whole() -> None:
 
 
 def test_a_scenario_that_misses_what_it_covers_fails() -> None:
-    """Explore a scenario that never trims and says that a claim limits a trim: not ok, and it names what it missed."""
+    """Explore a scenario that never trims, but declares a limited trim: not ok, and it names the missed coverage."""
 
     def one_record(script: Script) -> None:
         with script.open() as log:
@@ -196,7 +196,7 @@ def test_progress_and_an_interrupt() -> None:
 
 
 def test_a_scenario_that_fails_is_a_violation() -> None:
-    """Raise in a scenario what it does not expect: rule "runs" is broken, and the states before are judged as well."""
+    """Raise an unexpected error in a scenario: rule "runs" is broken, and the states before are judged as well."""
 
     def closes_too_soon(script: Script) -> None:
         with script.open() as log:
@@ -223,7 +223,7 @@ def test_a_scenario_that_fails_is_a_violation() -> None:
     ],
 )
 def test_wrong_arguments_are_refused(wrong: dict[str, object], option: str) -> None:
-    """Ask for what there is not: OptionsError, which names the argument."""
+    """Pass unknown names: OptionsError, which names the argument."""
     with pytest.raises(OptionsError) as refused:
         explore(**wrong)  # type: ignore[arg-type]
     assert refused.value.option == option
@@ -239,7 +239,7 @@ def test_replaying_what_is_not_there_is_refused() -> None:
 
 
 def test_a_profile_of_ones_own() -> None:
-    """Explore under a profile that is made here, in which nothing tears: there are fewer states than where it does."""
+    """Explore under a profile that is made here, in which nothing tears: it has fewer states than with tears."""
     calm = Profile(name="calm", text="nothing tears", tears="no", names="issued", size_first=False)
     found = explore("append", budget=20, profile=calm)
     assert isinstance(found, Exploration) and found.ok and found.profile == "calm"

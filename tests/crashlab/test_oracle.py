@@ -65,7 +65,7 @@ SPOILED: dict[str, Spoil] = {
 
 @pytest.mark.parametrize("name", SPOILED)
 def test_a_spoiled_state_breaks_its_rule(name: str) -> None:
-    """Spoil a log, or what is promised of it: the oracle names the rule; unspoiled it breaks none."""
+    """Spoil a log, or its promises: the oracle names the rule; unspoiled it breaks none."""
     rule, spoil, promised = SPOILED[name]
     storage, promise = logged()
     Oracle(OPTIONS).judge(storage.process_kill(), promise)
@@ -74,12 +74,12 @@ def test_a_spoiled_state_breaks_its_rule(name: str) -> None:
     with pytest.raises(BrokenRuleError) as broken:
         Oracle(OPTIONS).judge(storage, promise if promised is None else promised(promise))
     assert broken.value.rule in RULES
-    if rule != "readers":  # which of the ways in refuses first is not what matters
+    if rule != "readers":  # the first refusal may come from any way in
         assert broken.value.rule == rule
 
 
 def test_an_error_without_a_type_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the recovery raise what no caller expects: the state breaks the rule that was looked at, with the cause."""
+    """Let the recovery raise an unexpected error: the state breaks the rule under test, with the cause."""
     storage, promise = logged()
 
     def broken(*given: object) -> None:

@@ -1,4 +1,4 @@
-"""The crash verdict of a configuration: what the laboratory finds of a log's own options, in a sentence."""
+"""The crash verdict of a configuration: the laboratory's finding on a log's own options, in a sentence."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_no_configuration_breaks_a_rule(name: str) -> None:
 
 
 def test_a_verdict_is_a_sentence_for_a_run() -> None:
-    """Take the verdict of good options, and of walkit with a bug: it says how many of how many, and which rule."""
+    """Take the verdict of good options, and of walkit with a bug: it names the counts and the rule."""
     good = crash_verdict(walkit.LogOptions(), budget=20)
     assert good.startswith("none of ") and good.endswith("breaks a rule; profile contract, durability sync")
     with museum.MUTANTS["acknowledged-unsynced"].applied():

@@ -1,4 +1,4 @@
-"""Which byte of a frame is what, said of intact frames and of damaged ones."""
+"""The meaning of each byte of a frame, for intact frames and damaged ones."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_byte_has_one_name(rows: list[PlainRecord], alignment: int, codec:
 
 
 def test_the_body_s_columns_are_named() -> None:
-    """The transaction of FORMAT.md's worked example: the columns are where the example says, with its values."""
+    """The transaction of FORMAT.md's worked example: the columns are at the example's offsets, with its values."""
     fields = {f.name: (f.offset, f.size, f.value) for f in frame_fields(frame_of(ROWS))}
     assert fields["key lengths"] == (96, 4, "6 for every record")
     assert fields["value lengths"] == (100, 8, "3, 8")

@@ -135,7 +135,7 @@ RAW_BYTES = st.none() | st.integers(41, 300)
 
 
 def with_body(frame: bytes, body: bytes, flags: int, raw_bytes: int | None) -> bytes:
-    """The frame with another body, plain or as if it was compressed, or really: what no honest writer makes."""
+    """The frame with another body, plain or as if it was compressed, or really: none from an honest writer."""
     if raw_bytes is None:
         return forged(frame, body, flags=flags)
     honest = zstandard.compress(body.ljust(raw_bytes, b"\0")) if raw_bytes % 2 else body

@@ -84,7 +84,7 @@ def test_round_trip(rows: list[PlainRecord], codec: str | None, alignment: int) 
 def test_puts_take_the_short_way_to_the_same_bytes(
     kind: int, rows: list[tuple[bytes, bytes]], even: bool, missing: bool
 ) -> None:
-    """F-5: encode_puts gives records of one kind byte what encode_body gives their columns, or its error."""
+    """F-5: encode_puts encodes records of one kind byte as encode_body does their columns, errors included."""
     values = [b"value" if even else value for _, value in rows]
     keys = [key for key, _ in rows] if kind & HAS_KEY else []
     if missing and keys:
@@ -390,7 +390,7 @@ def test_lengths_that_do_not_add_up() -> None:
 
 @given(rows=makers.record_lists())
 def test_the_bound_on_columns(rows: list[PlainRecord]) -> None:
-    """F-7.4: COLUMN_BYTES_PER_RECORD bounds what a record adds to a body, which is how writers refuse large records."""
+    """F-7.4: COLUMN_BYTES_PER_RECORD bounds a record's share of a body, by which writers refuse large records."""
     plain = sum(len(r.key or b"") + len(r.value or b"") for r in rows)
     for sparse in (False, True):
         body = prepare_body(makers.columns_of(rows, sparse=sparse))

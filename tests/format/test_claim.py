@@ -59,7 +59,7 @@ def file_of(*marks: ClaimRecord) -> bytes:
 
 @given(mark=MARKS)
 def test_round_trip(mark: ClaimRecord) -> None:
-    """F-18.1: what is encoded comes back, and every field stands where FORMAT.md says."""
+    """F-18.1: an encoded claim comes back, and every field is at the offset of FORMAT.md."""
     offset, data = encode_claim(mark)
     assert len(data) == SIZE == CLAIM_PLACE.size and offset == 4096 * (mark.generation % 2)
     whole = whole_claim(mark)

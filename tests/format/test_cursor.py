@@ -1,4 +1,4 @@
-"""The cursor file: 64 bytes that say how far a consumer has come."""
+"""The cursor file: 64 bytes with a consumer's progress."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MARK = CursorRecord(0x1111, 3, 0xE1E1, 42, 1_357_034_400_000_000)
 
 @given(mark=MARKS)
 def test_round_trip(mark: CursorRecord) -> None:
-    """F-17.1: what is encoded comes back, and every field stands where FORMAT.md says."""
+    """F-17.1: an encoded cursor comes back, and every field is at the offset of FORMAT.md."""
     data = encode_cursor(mark)
     assert len(data) == 64 and decode_cursor(data, "c") == mark
     plain = {name: data[at : at + size] for at, size, name in fields_of("cursor file")}

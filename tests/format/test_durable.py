@@ -114,7 +114,7 @@ def test_an_impossible_generation_is_not_a_slot() -> None:
 
 
 def test_cells_of_other_sizes() -> None:
-    """F-4.1, F-13.5: a cell cut at any byte gives what is whole in it; a longer one its first two slots."""
+    """F-4.1, F-13.5: a cell cut at any byte gives its whole slots; a longer one its first two slots."""
     cell = stored(stored(EMPTY, mark_of(6)), mark_of(7))
     for size in range(len(cell)):
         wanted = NOTHING_DURABLE if size < 44 else mark_of(6) if size < 108 else mark_of(7)

@@ -79,7 +79,7 @@ def test_golden_files_are_small() -> None:
 
 @pytest.mark.parametrize("name", SEGMENTS)
 def test_the_codec_reads_the_golden_records(name: str) -> None:
-    """F-2, F-5, F-6: walked and decoded, a golden segment holds what expected.json says, transactions included."""
+    """F-2, F-5, F-6: walked and decoded, a golden segment holds the records of expected.json, transactions included."""
     data = data_of(name)
     header = header_of(data)
     walk = FrameWalk(
@@ -161,7 +161,7 @@ def test_a_golden_log_opens(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [0, 1, 4095, 4096, 4160, -65, -1, None])
 def test_a_golden_log_whose_last_file_was_cut_short(tmp_path: Path, size: int | None) -> None:
-    """F-9.10: document and codec agree on what is cut short, at each kind of place and with every tool."""
+    """F-9.10: document and codec agree on files cut short, at each kind of place and with every tool."""
     place = tmp_path / "log"
     shutil.copytree(FOLDER / "log", place)
     (place / "durable").unlink()

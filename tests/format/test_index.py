@@ -46,7 +46,7 @@ WHOLE = encode_index(IDENTITY, ENTRIES)
 
 @given(st.lists(st.tuples(st.integers(1, 1 << 40), st.integers(0, 1 << 40)), max_size=40))
 def test_round_trip(steps: list[tuple[int, int]]) -> None:
-    """F-10.2: entries come back as they were, each LSN finds what a plain search finds."""
+    """F-10.2: entries come back as they were, each LSN finds the same as a plain search."""
     positions = list(accumulate((step for step, _ in steps), initial=64))
     counts = list(accumulate((count for _, count in steps), initial=0))
     entries = [IndexEntry(p, 5 + n, n) for p, n in zip(positions, counts, strict=True)]

@@ -139,7 +139,7 @@ def test_zero_is_a_prepared_segment() -> None:
     ids=str,
 )
 def test_newer_formats(changes: dict[str, int], found: int | str) -> None:
-    """F-11.2 to F-11.4: what is newer under a right checksum is a FormatVersionError, under a wrong one damage."""
+    """F-11.2 to F-11.4: a newer header under a right checksum is a FormatVersionError, under a wrong one damage."""
     newer = resealed(PLAIN.encode(), **changes)
     with pytest.raises(FormatVersionError) as caught:
         SegmentHeader.decode(newer, PLAIN.name)

@@ -1,4 +1,4 @@
-"""Frames in a file: what a walk over a damaged segment says, byte by byte and bit by bit."""
+"""Frames in a file: a walk over a damaged segment, byte by byte and bit by bit."""
 
 from __future__ import annotations
 
@@ -161,7 +161,7 @@ MISPLACED: dict[str, tuple[dict[str, int], FrameFault]] = {
 
 @pytest.mark.parametrize("name", MISPLACED)
 def test_misplaced_frames(name: str) -> None:
-    """F-2.3, F-2.6, F-3.1: a whole frame that does not belong where it stands ends the walk before it."""
+    """F-2.3, F-2.6, F-3.1: a whole frame at a wrong place ends the walk before it."""
     fields, fault = MISPLACED[name]
     second = frame_of(
         ONE, position=BORDERS[1], first_lsn=FIRST_LSN + 2, chain=FrameHeader.parse(FRAMES[0]).header_crc
@@ -172,7 +172,7 @@ def test_misplaced_frames(name: str) -> None:
 
 
 def test_lost_repeated_and_swapped_frames() -> None:
-    """F-2.3, F-2.5: a frame that is missing, there twice, or in its neighbour's place is not read as what it is not."""
+    """F-2.3, F-2.5: a frame that is missing, there twice, or in its neighbour's place is never read as another."""
     a, b, c, d = chained(ONE, ONE, ONE, ONE)
     assert len({len(f) for f in (a, b, c, d)}) == 1
     for order, whole in (

@@ -43,7 +43,7 @@ class CallTrace:
 
 
 def traced(act: Callable[[], object]) -> CallTrace:
-    """Call `act` and return what it calls of walkit, on this thread."""
+    """Call `act` and return its calls of walkit, on this thread."""
     calls: list[tuple[str, str]] = []
 
     def profile(frame: FrameType, event: str, _: object) -> None:

@@ -248,7 +248,7 @@ def test_bounds_of_reading_are_inclusive(log: walkit.WriteAheadLog) -> None:
 
 
 def test_reading_is_as_of_the_call(log: walkit.WriteAheadLog) -> None:
-    """Start reading, append, go on reading: what was appended later is not in it."""
+    """Start reading, append, continue reading: later records are not in it."""
     log.append(b"1")
     reading = log.read()
     batches = log.read_batches()

@@ -18,7 +18,7 @@ from walkit.models import CrashingStorage
 
 
 def raiser(error: BaseException, times: int = 1) -> Callable[..., Any]:
-    """Return what raises an error the first times it is called, and then does nothing."""
+    """Return a function that raises an error in its first calls, and then does nothing."""
     left = [error] * times
 
     def broken(*_: object, **__: object) -> None:
@@ -73,7 +73,7 @@ def test_an_error_of_a_seal_poisons_and_the_others_are_made(monkeypatch: pytest.
 
 
 def test_an_error_of_the_periodic_retention_poisons(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Raise where the maintenance thread looks at age from time to time: poison with its cause, and close ends."""
+    """Raise in the maintenance thread's periodic look at age: poison with its cause, and close ends."""
     storage = FaultyMemory()
     options = tiny(retention=walkit.Retention(age_s=5.0))
     monkeypatch.setattr(retention, "period_s", lambda _: 0.01)
@@ -102,7 +102,7 @@ def test_error_of_the_timer_poisons(monkeypatch: pytest.MonkeyPatch, step: str, 
 
 @pytest.mark.parametrize("in_flight", [1, 8])
 def test_an_error_of_a_writer_thread_poisons(monkeypatch: pytest.MonkeyPatch, in_flight: int) -> None:
-    """Raise where a writer thread takes what waits: the ticket is told, and the log closes."""
+    """Raise as a writer thread takes the queue: the ticket gets the error, and the log closes."""
     storage, log = faulty_log(in_flight=in_flight)
     monkeypatch.setattr(log.parts.core, "take", raiser(MemoryError("none left")))
     ticket = log.submit(b"never taken")

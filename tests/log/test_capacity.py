@@ -59,7 +59,7 @@ def test_the_edge_leaves_no_room_for_a_further_segment(segments: int) -> None:
 
 
 def test_one_byte_less_is_a_segment_less() -> None:
-    """Set the capacity a byte below three full segments and at what they use: two segments of records, and three."""
+    """Set the capacity a byte below three full segments and at their size: two segments of records, and three."""
     with opened(CrashingStorage()) as log:
         fill(log)
         log.wait_idle()

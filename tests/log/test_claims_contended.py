@@ -1,4 +1,4 @@
-"""Claims and what drops records at the same time: at every step, and in processes that are killed and stopped."""
+"""Claims and drops of records at the same time: at every step, and in processes that are killed and stopped."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ def test_a_drain_that_is_left_alone_removes_nothing(taken: int) -> None:
 
 
 def test_what_comes_after_the_call_is_not_touched() -> None:
-    """Append while a drain of everything is under way: it ends where the log ended, and the new records stay."""
+    """Append while a drain of everything is under way: it ends at the log's old end, and the new records stay."""
     with forty() as log:
         drained = log.drain(10**9)
         next(drained)
@@ -68,7 +68,7 @@ def test_holds_and_states_keep_yielded_records() -> None:
 
 
 def test_what_is_not_durable_is_made_durable_first() -> None:
-    """Drain a log of level none: what is yielded is on stable storage, and its numbers are not given again."""
+    """Drain a log of level none: yielded records are on stable storage, and its numbers are not given again."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=tiny(durability="none")) as log:
         log.append_many([b"x"] * 10)
@@ -79,7 +79,7 @@ def test_what_is_not_durable_is_made_durable_first() -> None:
 
 
 def test_two_drains_of_one_range() -> None:
-    """Drain the same range twice at once: what the first has removed is a GapError for the other one, and no skip."""
+    """Drain the same range twice at once: records that the first removed are a GapError for the other, never a skip."""
     with forty() as log:
         one, two = log.drain(30), log.drain(30)
         assert lsns(one) == list(range(1, 31))

@@ -203,7 +203,7 @@ def test_at_the_end_of_the_process_nothing_is_lost_and_nothing_said(tmp_path: Pa
     """End a process with open logs and records on their way: no warning, no noise, all of them are there, clean."""
     script = """
 import gc, sys, walkit
-gc.disable()  # what is in a cycle is there until the end
+gc.disable()  # a cycle stays until the end
 for place, ending in zip(sys.argv[1::2], sys.argv[2::2]):
     log = walkit.open(place)
     for n in range(20):

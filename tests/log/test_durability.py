@@ -1,4 +1,4 @@
-"""Durability levels: what an acknowledgement promises, when the durable mark moves, and what others may see."""
+"""Durability levels: the promise of an acknowledgement, the moves of the durable mark, and the view of others."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def test_level_none_syncs_only_at_rotation_and_on_request() -> None:
 
 @pytest.mark.parametrize("level", ["sync", "interval", "none"])
 def test_the_durable_mark_and_its_file_are_never_ahead(level: str) -> None:
-    """Append from four threads while a power cut is taken again and again: what the cell says is always there."""
+    """Append from four threads under repeated power cuts: records below the cell's LSN are always there."""
     storage = CrashingStorage()
     options = tiny(durability=level, **({"interval_ms": 1} if level == "interval" else {}))
     log = walkit.open(storage=storage, options=options)
@@ -150,7 +150,7 @@ def test_closing_makes_durable_at_every_level() -> None:
 
 
 def test_statistics_count_what_was_done() -> None:
-    """Append a known load: records, bytes, frames, padding and syncs are exactly what the files show."""
+    """Append a known load: records, bytes, frames, padding and syncs agree exactly with the files."""
     with memory_log() as log:
         log.append(b"12345", key=b"k")
         log.append_many([b"x" * 10] * 7, keys=[b"kk"] * 7)

@@ -1,4 +1,4 @@
-"""The last numbers that the format holds: what has none is refused before it is written, and the log stays a log."""
+"""The last numbers that the format holds: records beyond are refused before they are written, the log stays intact."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Way = Callable[[walkit.WriteAheadLog], object]
 
 
 def near_the_end(**facts: Any) -> CrashingStorage:
-    """Return a log without records whose manifest says how far it has come."""
+    """Return a log without records whose manifest has these numbers."""
     storage = CrashingStorage()
     storage.create()
     end = LogEnd(last_lsn=facts.pop("last_lsn", 10), position=facts.pop("position", 640), chain=7)
@@ -70,7 +70,7 @@ WAYS: dict[str, Way] = {
 def test_the_last_lsn_is_given_and_none_after_it(
     way: Callable[[walkit.WriteAheadLog], object], in_flight: int
 ) -> None:
-    """Append three at a time until six LSNs are gone, by each way: then a typed error; all that was told is there."""
+    """Append three at a time until six LSNs are gone, each way: then a typed error, and every acknowledged record."""
     storage = near_the_end(last_lsn=LSN_LAST - LEFT)
     options = tiny(in_flight=in_flight, idle_marker_ms=5)
     with walkit.open(storage=storage, options=options) as log:
@@ -177,7 +177,7 @@ def test_the_last_epoch_begins_and_none_after_it() -> None:
 
 
 def test_the_last_segment_number_is_given_and_none_after_it() -> None:
-    """Leave one segment number and write more than it takes: a typed error, no poison, all that was told is there."""
+    """Leave one segment number and write more than it takes: a typed error, no poison, every acknowledged record."""
     storage = near_the_end(next_segment=SEGMENT_NUMBER_MAX)
     with walkit.open(storage=storage, options=tiny()) as log:
         with pytest.raises(LogExhaustedError) as refused:

@@ -1,4 +1,4 @@
-"""A disk that another program keeps full: what makes room needs none, live and after a kill, by bytes and by inodes."""
+"""A disk that another program keeps full: making room needs none, live and after a kill, by bytes and by inodes."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def hung_log(**options: Any) -> tuple[FaultyMemory, walkit.WriteAheadLog]:
 
 @pytest.mark.parametrize("in_flight", [1, 3])
 def test_a_hung_sync_of_the_timer_fails_the_log(in_flight: int) -> None:
-    """Hang the interval's own sync: the log is poisoned with the cause, and who appends, syncs or closes is told."""
+    """Hang the interval's own sync: the log is poisoned with the cause, and every append, sync or close gets it."""
     storage, log = hung_log(durability="interval", interval_ms=5, in_flight=in_flight)
     wait_until(lambda: log.durable_lsn == 1, "the first sync")
     hang = storage.hang("sync", SEGMENTS)

@@ -89,7 +89,7 @@ Door: TypeAlias = tuple[str, type[Exception] | tuple[type[Exception], ...], Call
 
 
 def doors() -> Iterator[Door]:
-    """Yield each door with one hostile argument: what it is, the error that it answers with, and the call."""
+    """Yield each door with one hostile argument: its kind, its error, and the call."""
     with memory_log() as log, walkit.Store.open("memory://") as store:
         yield from bulk_doors(log, store)
         yield from stream_doors(log)
@@ -141,7 +141,7 @@ READERS = {"open_stream", "open_file", "read_message", "read_record_batch", "rea
 
 
 def test_arrow_bytes_have_one_reader(checkout: Checkout) -> None:
-    """Look for pyarrow's readers of bytes in the package: in the one module that validates what they return."""
+    """Look for pyarrow's readers of bytes in the package: in the one module that validates their results."""
     found = {
         name
         for name, text in checkout.files(".py").items()

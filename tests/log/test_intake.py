@@ -92,7 +92,7 @@ BUFFERS: dict[str, Callable[[], Any]] = {
 
 
 def plain(buffer: Any) -> bytes:
-    """The bytes of a buffer, row by row: what has to be read back."""
+    """The bytes of a buffer, row by row: to be read back."""
     return memoryview(buffer).tobytes()
 
 
@@ -153,7 +153,7 @@ def test_all_buffers_in_one_frame(log: walkit.WriteAheadLog) -> None:
 
 
 def test_a_buffer_that_changes_afterwards(log: walkit.WriteAheadLog) -> None:
-    """F-5.7: what was given is copied at the call: changing or resizing it later changes no record."""
+    """F-5.7: values are copied at the call: changing or resizing it later changes no record."""
     buffer = bytearray(b"as it was")
     grid = GRID.copy()
     one, many = log.submit(buffer, key=buffer), log.submit_many([buffer, grid])
@@ -220,7 +220,7 @@ NOT_BYTES: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", NOT_BYTES)
 def test_what_is_not_bytes(log: walkit.WriteAheadLog, name: str) -> None:
-    """F-7.4: what is not bytes is a RecordTypeError from every way in; nothing is written, the log goes on."""
+    """F-7.4: a value other than bytes is a RecordTypeError from every way in; nothing is written, the log continues."""
     wrong = NOT_BYTES[name]
     for call in (
         lambda: log.append(wrong),

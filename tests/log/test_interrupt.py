@@ -66,7 +66,7 @@ def once(value):
         told.append((log.append_many([value] * 3).first_lsn, value))
 
 def interrupt(number, frame):
-    # Only within `once`, and there as often as it comes: the test's own steps are not what is tested.
+    # Only within `once`, and there as often as it comes: the test's own steps are not under test.
     while frame is not None:
         if frame.f_code is once.__code__:
             raise KeyboardInterrupt
@@ -104,7 +104,7 @@ print(json.dumps([interrupts, len(told)]))
     [("append", 2), ("transaction", 0), ("timeout", 0), ("policy", 2), ("many", 2)],
 )
 def test_a_storm_of_interrupts(tmp_path: Path, way: str, companions: int) -> None:
-    """Send SIGINT without pause while the main thread appends: what returned is there, and the log goes on."""
+    """Send SIGINT repeatedly while the main thread appends: acknowledged records stay, the log continues."""
     done = run_python(STORM, tmp_path / "log", way, "200", str(companions))
     interrupts, told = json.loads(done.stdout)
     assert interrupts >= 200 and told >= 20
@@ -124,7 +124,7 @@ def interrupt_when(predicate: Any) -> Task:
 
 @pytest.fixture(autouse=True)
 def plain_handler(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Interrupts are Python's own in these tests, and what hangs is not waited for long.
+    """Interrupts are Python's own in these tests, and the wait for a hung call is short.
 
     Nothing is collected meanwhile: CPython loses an interrupt that comes in the callback of a weak reference.
     """
@@ -260,7 +260,7 @@ def test_an_interrupted_sync_is_not_taken_for_done(monkeypatch: pytest.MonkeyPat
 
 
 def test_an_interrupted_read_leaves_the_log_fine() -> None:
-    """Interrupt a reading loop again and again: each new reading begins from where it is told."""
+    """Interrupt a reading loop again and again: each new reading begins at the given LSN."""
     _, log = faulty_log()
     log.append_many([bytes(1000)] * 200)
     for n in range(5):

@@ -160,7 +160,7 @@ def test_the_prefix_is_right_if_the_log_closes_meanwhile() -> None:
 
 
 def test_a_long_call_waits_for_room_also_where_a_full_queue_raises() -> None:
-    """Append ten times what the queue holds with on_full="raise": the call's own records never make it fail."""
+    """Append ten times the queue's limit with on_full="raise": the call's own records never make it fail."""
     with memory_log(tiny(queue_bytes_max=9000, on_full="raise")) as log:
         assert log.append_many([bytes(3000)] * 60).last_lsn == 60
 

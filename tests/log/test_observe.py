@@ -57,7 +57,7 @@ def test_observers_see_the_frames_as_in_the_files(log: walkit.WriteAheadLog) -> 
 
 
 def test_frames_can_be_read_after_they_were_trimmed(log: walkit.WriteAheadLog) -> None:
-    """Keep what an observer was given, trim it away in the log: its records are still there."""
+    """Keep an observer's frames, trim them away in the log: its records are still there."""
     seen: list[ObservedFrames] = []
     log.observe(seen.append)
     log.append_many([bytes(7000)] * 40)

@@ -17,7 +17,7 @@ NEVER_MS = 3_600_000
 
 
 def test_at_level_sync_durable_frames_are_the_acknowledged_ones() -> None:
-    """Observe at both: the same frames in the same order, and the log's durable LSN is never below what is seen."""
+    """Observe at both: the same frames in the same order, and the log's durable LSN is never below the seen LSNs."""
     acked: list[int] = []
     durable: list[int] = []
     ahead: list[int] = []
@@ -38,7 +38,7 @@ def test_at_level_sync_durable_frames_are_the_acknowledged_ones() -> None:
 
 @pytest.mark.parametrize("level", ["interval", "none"])
 def test_nothing_is_seen_before_it_is_synced(level: Any) -> None:
-    """Append at levels that acknowledge first, twice what waits in memory: all is seen after the sync, none before."""
+    """Append at levels that acknowledge first, twice the limit in memory: all is seen after the sync, none before."""
     interval = {"interval_ms": NEVER_MS} if level == "interval" else {}
     options = tiny(durability=level, queue_bytes_max=24 * 1024, segment_bytes=1 << 20, **interval)
     seen: list[ObservedFrames] = []
@@ -93,7 +93,7 @@ def test_a_callback_that_raises_is_counted_and_gets_the_next_frames() -> None:
 
 
 def test_frames_that_are_gone_when_they_are_durable_end_the_observer() -> None:
-    """Have what waits beyond memory be unreadable at the sync: a GapError, an event, nothing skipped."""
+    """Make the frames beyond memory unreadable at the sync: a GapError, an event, nothing skipped."""
     options = tiny(durability="interval", interval_ms=NEVER_MS, queue_bytes_max=16 * 1024)
     events: list[dict[str, Any]] = []
     seen: list[int] = []

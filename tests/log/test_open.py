@@ -1,4 +1,4 @@
-"""Opening: modes, places, what is refused and why; and that a refusal changes nothing."""
+"""Opening: modes, places, refusals and their reasons; and that a refusal changes nothing."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def test_a_tree_is_not_searched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
 
 def test_a_log_above_a_tree_is_opened_without_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put a tree beside the segments of a log: no opening, reading, scan or verification lists what is in it."""
+    """Put a tree beside the segments of a log: no opening, reading, scan or verification lists its files."""
     with walkit.open(tmp_path) as log:
         log.append(b"1")
     (tmp_path / "tree" / "deep").mkdir(parents=True)
@@ -250,7 +250,7 @@ def test_places(tmp_path: Path) -> None:
 
 
 def test_a_path_is_the_one_of_the_call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Open a relative path and one with a tilde, then change the folder: the log stays where it was opened."""
+    """Open a relative path and one with a tilde, then change the folder: the log stays at its first place."""
     monkeypatch.setenv("HOME", str(tmp_path))
     with walkit.open("~/log") as log:
         assert log.location == str(tmp_path / "log")
@@ -362,7 +362,7 @@ class CountedFile(PassingFile):
 
 
 class CountedStorage(PassingStorage):
-    """A storage that counts what is read of the segments that its manifest seals."""
+    """A storage that counts the bytes read of sealed segments."""
 
     def __init__(self, inner: Storage) -> None:
         super().__init__(inner)

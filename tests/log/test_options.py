@@ -68,7 +68,7 @@ SWITCHES = [(kind, f.name) for kind in KINDS for f in fields(kind) if f.type == 
 
 @pytest.mark.parametrize("given", [0, 1, 1.0, None, "yes", np.bool_(True)], ids=repr)
 def test_a_switch_is_true_or_false(given: Any) -> None:
-    """Give every option that is a bool by its annotation what only counts as one: OptionsError that names it."""
+    """Give every option with the annotation bool a value that is only truthy: OptionsError that names it."""
     assert [name for _, name in SWITCHES] == ["direct_io", "below_claims"]
     for kind, name in SWITCHES:
         with pytest.raises(OptionsError, match="True or False") as wrong:

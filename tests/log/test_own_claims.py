@@ -154,7 +154,7 @@ def test_a_claim_that_could_not_be_written_keeps_nothing() -> None:
 
 
 def test_a_claim_outlives_its_process_until_the_lease_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hold, kill and reopen, close and reopen, and move the clock: it counts while its lease runs, and is told."""
+    """Hold, kill and reopen, close and reopen, and move the clock: it counts while its lease runs, and is reported."""
     storage = CrashingStorage()
     log = walkit.open(storage=storage, options=tiny())
     log.append_many([b"x"] * 20)
@@ -239,7 +239,7 @@ def test_renewals_are_few() -> None:
 
 
 def test_a_file_says_no_more_than_is_durable() -> None:
-    """Hold after the last record of a log of level none: its file is below what is durable, and follows a sync."""
+    """Hold after the last record of a log of level none: its file is below the durable LSN, and follows a sync."""
     with memory_log(tiny(durability="none")) as log:
         log.append_many([b"x"] * 20)
         claim = log.hold("c", 15)

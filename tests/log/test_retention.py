@@ -266,7 +266,7 @@ def test_age_is_checked_periodically() -> None:
     assert [period_s(Retention(age_s=s)) for s in (0.5, 100, 1e6)] == [1.0, 10.0, 60.0]
     with memory_log() as log:
         log.append_many([bytes(7000)] * 80)
-        log.wait_idle()  # what is full is sealed beside the path of a record
+        log.wait_idle()  # full segments are sealed beside the path of a record
         now_us = log.parts.manifest_store.current.sealed[-1].created_us + 3600 * SECOND
         assert log.parts.retention.enforce(Retention(age_s=7200), now_us=now_us).segments == 0
         report = log.parts.retention.enforce(Retention(age_s=1800), now_us=now_us)
@@ -275,7 +275,7 @@ def test_age_is_checked_periodically() -> None:
 
 
 def test_the_upkeep_thread_looks_at_age_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Shorten the period and age: without a further append the maintenance thread drops what has become old."""
+    """Shorten the period and age: without a further append the maintenance thread drops old segments."""
     monkeypatch.setattr("walkit.log.retention.period_s", lambda _: 0.01)
     with memory_log(tiny(retention=Retention(age_s=0.02))) as log:
         log.append_many([bytes(7000)] * 40)

@@ -202,7 +202,7 @@ EXCHANGED = """
 
 
 def test_the_end_of_a_process_removes_only_its_own_folder() -> None:
-    """Exchange the folder of all scratch logs and end the process: what has the name now stays, and the folder too."""
+    """Replace the folder of scratch logs and end the process: the new file of that name stays, and the folder too."""
     precious = Path(run_python(EXCHANGED).stdout.strip())
     assert precious.read_bytes() == b"precious"
     assert os.path.isdir(f"{precious.parent}-kept")

@@ -39,7 +39,7 @@ def alarm() -> Iterator[None]:
 @pytest.mark.parametrize("durability", ["sync", "none"])
 @pytest.mark.parametrize("first", [False, True])
 def test_a_handler_that_raises_in_an_append_ends_all_waits(durability: str, first: bool) -> None:
-    """Raise at each point of an append on the main thread with 8 in flight: others go on or are told, close ends."""
+    """Raise at each point of an append on the main thread with 8 in flight: others continue or fail, close ends."""
     nth, went_on = 0, 0
     while True:
         nth += 1

@@ -62,7 +62,7 @@ def test_an_observer_that_is_behind_gets_every_frame_once(options: dict[str, Any
 
 
 def test_an_observer_whose_frames_were_trimmed_is_ended_and_told() -> None:
-    """Trim what an observer has not seen: it sees no gap, its `error` is a GapError, an event says after which LSN."""
+    """Trim an observer's unseen frames: it sees no gap, its `error` is a GapError, an event names the last LSN."""
     events: list[tuple[str, dict[str, Any]]] = []
     slow = Slow()
     options = tiny(queue_bytes_max=LIMIT_BYTES)

@@ -63,7 +63,7 @@ def test_its_operations_are_one_frame_with_one_result(log: walkit.WriteAheadLog)
 
 
 def test_one_operation_is_a_transaction_too(log: walkit.WriteAheadLog) -> None:
-    """Put once: the record is not joined to what follows it."""
+    """Put once: the record is not joined to the next one."""
     with log.transaction() as tx:
         tx.put(b"", b"")
     log.append(b"after")

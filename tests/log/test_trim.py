@@ -49,7 +49,7 @@ def test_trim_never_moves_back(log: walkit.WriteAheadLog, up_to: int) -> None:
 
 
 def test_trimming_everything_leaves_a_log_that_goes_on(log: walkit.WriteAheadLog) -> None:
-    """Trim beyond the end: all is gone, nothing beyond what is durable; LSNs and positions go on."""
+    """Trim beyond the end: all durable records are gone, no others; LSNs and positions continue."""
     end = log.parts.core.position
     assert log.trim(10_000) == 80
     assert (log.first_lsn, log.acked_lsn, list(log.read())) == (81, 80, [])

@@ -51,7 +51,7 @@ def test_statistics_count_a_segment_once_while_it_is_sealed(monkeypatch: pytest.
 
 
 def test_retention_has_dropped_what_it_drops() -> None:
-    """Write five times what retention keeps, wait: the log has no more than that and the segment in use."""
+    """Write five times the retention's limit, wait: the log has no more than that and the segment in use."""
     with memory_log(tiny(retention=walkit.Retention(bytes_max=4 * SMALL_SEGMENT))) as log:
         log.append_many([bytes(7000)] * 160)
         assert log.wait_idle(GUARD_S)

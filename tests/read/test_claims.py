@@ -1,4 +1,4 @@
-"""Claims: what consumers of other processes need is kept, refused at once, or given up with an event."""
+"""Claims: the records that consumers of other processes need are kept, refused at once, or given up with an event."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def log() -> Iterator[walkit.WriteAheadLog]:
 
 
 def fill(log: walkit.WriteAheadLog, count: int) -> None:
-    """Append records of which eight fill a segment, and wait until what can be sealed is."""
+    """Append records of which eight fill a segment, and wait until full segments are sealed."""
     log.append_many([bytes(7000)] * count)
     log.wait_idle()
 
@@ -73,7 +73,7 @@ def heard(log: walkit.WriteAheadLog) -> Events:
 
 
 def of_claims(seen: Events) -> list[str]:
-    """The names of the events about claims, without what all have in common."""
+    """The names of the events about claims, without their common prefix."""
     return [name.removeprefix("walkit.claim.") for name, _ in seen if name.startswith("walkit.claim.")]
 
 
@@ -100,7 +100,7 @@ def names_of(log: walkit.WriteAheadLog) -> set[str]:
     return {fact.name for fact in log.claims()}
 
 
-# -- what a claim keeps
+# -- the records that a claim keeps
 
 
 def test_a_claim_keeps_back_the_trim(log: walkit.WriteAheadLog) -> None:
@@ -151,7 +151,7 @@ def test_a_checkpoint_keeps_what_a_claim_needs() -> None:
 
 
 def test_a_compaction_keeps_what_a_claim_needs() -> None:
-    """Compact a store beside a claim: every record from the claim on stays, what is before it may go."""
+    """Compact a store beside a claim: every record from the claim on stays, earlier ones may go."""
     storage = CrashingStorage()
     with walkit.Store.open(storage=storage, options=tiny()) as store:
         for i in range(80):
@@ -172,7 +172,7 @@ def test_a_compaction_keeps_what_a_claim_needs() -> None:
 
 
 def test_a_claim_that_comes_during_a_compaction_is_kept() -> None:
-    """Claim from the progress of a compaction, after its survey: what is published leaves the claimed records alone."""
+    """Claim from the progress of a compaction, after its survey: the result leaves the claimed records alone."""
     storage = CrashingStorage()
     with walkit.Store.open(storage=storage, options=tiny()) as store:
         for i in range(80):
@@ -189,7 +189,7 @@ def test_a_claim_that_comes_during_a_compaction_is_kept() -> None:
 
 
 def test_a_claim_is_honoured_or_a_gap_at_once(log: walkit.WriteAheadLog) -> None:
-    """F-18.3: claim what was trimmed: GapError with the oldest LSN, and no file; what is there is kept."""
+    """F-18.3: claim trimmed records: GapError with the oldest LSN, and no file; existing ones are kept."""
     log.trim(20)
     with pytest.raises(GapError) as gap:
         walkit.claim(place_of(log), "c", 20)
@@ -230,7 +230,7 @@ def test_a_block_that_fails_leaves_the_claim(log: walkit.WriteAheadLog) -> None:
     assert walkit.claim(place_of(log), "c", owner=claim.owner).first_lsn == 15
 
 
-# -- what is refused
+# -- refusals
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "..", "c.new", "ü", "x" * 65, None, 3])
@@ -579,7 +579,7 @@ def cut_log(reopened: bool) -> tuple[CrashingStorage, Claim]:
 
 @pytest.mark.parametrize("reopened", [False, True])
 def test_a_claim_on_records_that_were_cut(reopened: bool) -> None:
-    """F-18.8: cut what a consumer has read, give the numbers again or not: DivergenceError on each way to continue."""
+    """F-18.8: cut records that a consumer has read, give the numbers again or not: DivergenceError by each way on."""
     storage, claim = cut_log(reopened)
     ways = (
         claim.renew,

@@ -1,4 +1,4 @@
-"""Counts and times from headers: what reading everything would say."""
+"""Counts and times from headers: as reading everything would give."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_a_count_equals_a_readers_records(tmp_path: Path, compacted: bool) -> No
 
 
 def test_a_count_of_a_trimmed_log_begins_above_the_watermark(tmp_path: Path) -> None:
-    """Trim within a segment: what is left counts, a bound below is a GapError, and an empty log counts none."""
+    """Trim within a segment: the rest counts, a bound below is a GapError, and an empty log counts none."""
     with walkit.open(tmp_path / "log", options=OPTIONS) as log:
         assert count_records(tmp_path / "log") == 0
         append(log, 2000)

@@ -43,7 +43,7 @@ def ten(storage: CrashingStorage | None = None, **options: Any) -> walkit.WriteA
 
 
 def test_progress_is_saved_and_taken_up_again() -> None:
-    """Advance, close and open again, also read-only: the cursor stands where it was, and reads on from there."""
+    """Advance, close and open again, also read-only: the cursor keeps its LSN, and reading continues there."""
     storage = CrashingStorage()
     with ten(storage) as log:
         cursor = log.cursor("c")
@@ -281,7 +281,7 @@ def test_a_failure_at_every_step_of_an_advance() -> None:
 
 
 def test_failures_one_after_the_other_that_stand_all_the_same() -> None:
-    """Fail a save that landed, and then one that did not: the cursor knows its own, and is told from another's."""
+    """Fail a save that landed, and then one that did not: the cursor knows its own save from another's."""
     storage, log = faulty_log()
     with log:
         log.append_many([b"x"] * 8)
@@ -314,7 +314,7 @@ def test_closed_logs_refuse() -> None:
 
 
 def test_what_compaction_dropped_is_a_gap_and_no_skip() -> None:
-    """Compact below a cursor: it is a GapError; one that stands above what is thinned out reads on."""
+    """Compact below a cursor: it is a GapError; one above the thinned records reads on."""
     with memory_store() as store:
         for i in range(60):
             store.put(b"%d" % (i % 3), b"%d" % i * 4000)

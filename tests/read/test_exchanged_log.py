@@ -48,7 +48,7 @@ CONTINUES: dict[str, Callable[[Consumer], object]] = {
         c.reader.location, "z", DONE + 1, epoch_id=c.claim.epoch_id
     ),
 }
-"""Each way to continue: it must raise, for the records after `DONE` are not those that follow what was read."""
+"""Each way to continue: it must raise, for the records after `DONE` do not follow the records read."""
 HAS_NO_POSITION = {
     "Claim.take": "is `walkit.claim` itself: a new claim has no position yet",
     "Claim.release": "removes its own file alone, and the one that is there is another's",

@@ -1,4 +1,4 @@
-"""The inventory of a log: what it holds and who needs it, as the manifest, the files and the state have it."""
+"""The inventory of a log: its content and consumers, as the manifest, the files and the state have it."""
 
 from __future__ import annotations
 

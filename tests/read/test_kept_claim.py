@@ -1,4 +1,4 @@
-"""A claim that its consumer keeps in force: what ends it, and how it comes back."""
+"""A claim that its consumer keeps in force: its ends, and its return."""
 
 from __future__ import annotations
 

@@ -125,7 +125,7 @@ READINGS: dict[str, Callable[[Storage, Path], object]] = {
 
 @pytest.mark.parametrize("how", READINGS)
 def test_a_trim_before_any_opening_of_a_file_is_read_past(how: str, tmp_path: Path) -> None:
-    """Trim a log at each place where a reading opens a segment: it reads what was or what is there, or has a gap."""
+    """Trim a log at each place where a reading opens a segment: it reads the old or the new segment, or has a gap."""
     killed = CrashingStorage()
     log = walkit.open(storage=killed, options=tiny())
     log.append_many([bytes(7000)] * 20)
@@ -342,7 +342,7 @@ def test_a_segment_that_is_named_keeps_its_file() -> None:
 
 
 def test_a_durable_segment_that_is_lost_under_a_living_writer_is_corruption(storage: CrashingStorage) -> None:
-    """Remove the segment that the writer writes to: a reader is told, instead of seeing a shorter log."""
+    """Remove the segment that the writer writes to: a reader gets an error, instead of a shorter log."""
     log = walkit.open(storage=storage, options=tiny(idle_marker_ms=0))
     log.append(b"1")
     with walkit.open(storage=storage, mode="r") as reader:
@@ -372,7 +372,7 @@ def killed_below_sync(*, synced: int, more: int, slot: bool = True, marks: bool 
 @pytest.mark.parametrize(("synced", "more"), [(0, 3), (3, 2), (120, 300)])
 @pytest.mark.parametrize("slot", [True, False])
 def test_what_a_dead_writer_left_in_the_page_cache_is_not_durable(synced: int, more: int, slot: bool) -> None:
-    """Kill a log of level none and cut the power afterwards: all of it is read, what was synced is called durable."""
+    """Kill a log of level none and cut the power afterwards: all is read, only synced records are called durable."""
     image = killed_below_sync(synced=synced, more=more, slot=slot)
     with walkit.open(storage=image, mode="r") as reader:
         assert synced + more == len(list(reader.read())) == reader.to_arrow().num_rows

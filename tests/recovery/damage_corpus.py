@@ -8,7 +8,7 @@ holds a short hash of each, so that a change that alters a judgement names the c
     python -m tests.recovery.damage_corpus check --jobs 2        # compare all; --cases 200 for a sample
     python -m tests.recovery.damage_corpus show 1234             # damages and outcome of one case, as JSON
     python -m tests.recovery.damage_corpus check --save new.jsonl  # all outcomes, to compare two checkouts with diff
-    python -m tests.recovery.damage_corpus outcomes --jobs 2     # accept what is said today
+    python -m tests.recovery.damage_corpus outcomes --jobs 2     # accept today's verdicts
     python -m tests.recovery.damage_corpus bases     # rebuild the undamaged logs after a change of the format
 """
 
@@ -100,7 +100,7 @@ class Author:
         log.close()
 
     def finish(self) -> Base:
-        """Return what was written: as killed, or as closed."""
+        """Return the written files: as killed, or as closed."""
         files = files_below(self.path) if self.killed is None else self.killed
         return Base(files, [m for m in self.stale if m != files.get("manifest")])
 
@@ -479,7 +479,7 @@ DAMAGES: tuple[tuple[Damage, int], ...] = (
 
 @dataclass
 class Case:
-    """A damaged log: what was done to which base, and the files."""
+    """A damaged log: the damage, its base, and the files."""
 
     number: int
     base: str
@@ -515,7 +515,7 @@ def case(number: int) -> Case:
     return Case(number, name, done, files)
 
 
-# -- what is said of it
+# -- its verdicts
 
 
 def _rows_digest(records: Iterable[walkit.Record]) -> list[Any]:
@@ -635,7 +635,7 @@ def _repaired(image: CrashingStorage, policy: str) -> dict[str, Any]:
 
 
 def outcome(damaged: Case) -> dict[str, Any]:
-    """Return what every judge says of a case, as plain values."""
+    """Return every judge's verdict on a case, as plain values."""
     return {
         **{f"open {p}": _told(partial(_opened, damaged.image(), p)) for p in POLICIES},
         **{f"import {p}": _told(partial(_imported_again, damaged.image(), p)) for p in ("prefix", "salvage")},

@@ -155,7 +155,7 @@ def killed_at(number: int, work: Callable[[], object]) -> bool:
 
 
 def everything(root: Path) -> dict[str, Rows | bytes]:
-    """Return the records of each log in a folder, and the bytes of what else it holds that must not differ."""
+    """Return the records of each log in a folder, and the bytes of its other files that must not differ."""
     found: dict[str, Rows | bytes] = {}
     for log in sorted(p.parent for p in root.rglob(MANIFEST_NAME) if p.parent.name != "lost+found"):
         found[str(log.relative_to(root))] = rows_of(log)
@@ -208,14 +208,14 @@ class Beside:
         return self.at(place) if isinstance(place, str) else storage_at(place)
 
     def after_a_power_cut(self) -> Beside:
-        """Return what is left of them."""
+        """Return the rest of them."""
         left = Beside()
         left.storages = {suffix: FaultyStorage(cut(storage)) for suffix, storage in self.storages.items()}
         return left
 
 
 def cut(storage: FaultyStorage) -> CrashingStorage:
-    """Return what a power cut leaves of a storage: what was synced, and nothing else."""
+    """Return a storage after a power cut: synced bytes, and nothing else."""
     assert isinstance(storage.inner, CrashingStorage)
     return storage.inner.crash(keep="none")
 
@@ -308,7 +308,7 @@ def test_a_segment_from_lost_and_found_can_be_read(tmp_path: Path) -> None:
 
 
 def mixed_at_random(root: Path, draw: random.Random) -> set[tuple[int, bytes]]:
-    """Let two writers go on from a copy of a log in use, mix what they leave; return all that was acknowledged."""
+    """Let two writers continue from a copy of a log in use, mix their files; return all that was acknowledged."""
     folder, copied = root / "orders", root / "copied"
     acknowledged = set()
     with walkit.open(folder, options=TINY) as log:

@@ -44,7 +44,7 @@ def test_all_damaged_logs_are_judged_as_before() -> None:
 
 
 def test_the_corpus_has_every_base_and_every_damage() -> None:
-    """Count what the sample is made of: each base and each damage is in it, and few cases are left as they were."""
+    """Count the sample's parts: each base and each damage is in it, and few cases are left as they were."""
     cases = [case(number) for number in SAMPLE]
     assert {c.base for c in cases} == set(load_bases())
     done = Counter(text.split()[0] for c in cases for text in c.damages)

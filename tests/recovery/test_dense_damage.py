@@ -1,4 +1,4 @@
-"""A segment that is damaged in thousands of places: what is read and remembered of it grows with it, and no faster."""
+"""A segment that is damaged in thousands of places: reads and memory grow with it, and no faster."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_what_is_read_grows_with_the_segment(tool: str, salvaged: bool) -> None:
 
 
 def test_more_lost_ranges_than_a_manifest_holds_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lower the limit of a manifest below what a salvage would record: a typed error, and not a file is changed."""
+    """Lower the limit of a manifest below a salvage's record: a typed error, and not a file is changed."""
     storage = _damaged().process_kill()
     before = files_in(storage)
     monkeypatch.setattr("walkit.format.manifest.MANIFEST_BYTES_MAX", 8192)

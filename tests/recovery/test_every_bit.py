@@ -70,7 +70,7 @@ def _flip_all(closed: bool, header_step: int) -> set[str]:
     whole, rows = small(closed=closed)
     outcomes = set()
     for name in (*NAMES, MANIFEST_NAME):
-        end = read_manifest(read(whole, MANIFEST_NAME), "log").offset  # what follows is space for edits
+        end = read_manifest(read(whole, MANIFEST_NAME), "log").offset  # the rest is space for edits
         if name != MANIFEST_NAME:
             offset, last = frames_of(whole, name)[-1]
             end = offset + last.footprint
@@ -101,7 +101,7 @@ def flipped(image: CrashingStorage, name: str, begin: int, end: int, step: int =
 
 
 def planned(image: CrashingStorage, policy: str) -> RecoveryPlan:
-    """Return what an opening would do, having looked at every frame that this policy has it look at."""
+    """Return an opening's decision, after a look at every frame that this policy reads."""
     return plan_recovery(image, load_manifest(image), read_durable_slot(image), policy)
 
 

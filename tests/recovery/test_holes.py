@@ -1,4 +1,4 @@
-"""Holes: what several frames in flight leave on the disk, both orders of acknowledgement, one segment and two."""
+"""Holes: several frames in flight on the disk, both orders of acknowledgement, one segment and two."""
 
 from __future__ import annotations
 

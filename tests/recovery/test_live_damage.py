@@ -1,4 +1,4 @@
-"""A log that is damaged while its writer lives: other processes refuse what is missing, and verify says it."""
+"""A log that is damaged while its writer lives: other processes refuse missing records, and verify reports them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_exactly_one_row_matches_every_combination_of_facts() -> None:
 
 
 def test_a_promise_always_refuses_and_absolute_never_cuts() -> None:
-    """Enumerate the facts: what is promised is never cut or dropped, absolute cuts and keeps nothing damaged."""
+    """Enumerate the facts: promised frames are never cut or dropped, absolute cuts and keeps nothing damaged."""
     for facts in ALL_FACTS:
         decision = decide(facts).decision
         assert (decision is Decision.VOUCHED) == facts.not_read

@@ -91,7 +91,7 @@ PLACED = ("the header of another segment", "the header of a segment that is miss
     ],
 )
 def test_a_manifest_is_rebuilt_beside_every_damage(damage: Damage, spoil: str) -> None:
-    """Take the manifest as well, and repair: what is intact is read, and the losses are those told with a manifest."""
+    """Take the manifest as well, and repair: intact records are read, the losses are the same as with a manifest."""
     image = crash_image(closed=damage.closed)
     damage.do(image)
     MANIFESTS[spoil](image)

@@ -1,4 +1,4 @@
-"""Policy "salvage": every damage of the table, what is left, what is recorded as lost, and who is told."""
+"""Policy "salvage": every damage of the table, the rest, the recorded losses, and the reports."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_what_is_removed_is_kept() -> None:
 
 @pytest.mark.parametrize(("closed", "name"), [(True, 1), (True, 90), (False, 90)])
 def test_segments_under_other_names_are_refused_and_not_lost(closed: bool, name: int) -> None:
-    """Swap two segments, or rename one: salvage names both instead of giving up what is whole, and changes nothing."""
+    """Swap two segments, or rename one: salvage names both instead of giving up whole segments, and changes nothing."""
     image = crash_image(closed=closed)
     number = 2 if closed else 4
     if name == 1:

@@ -1,4 +1,4 @@
-"""A file whose unreadable pages read as zeros: what salvage reads by."""
+"""A file whose unreadable pages read as zeros, for salvage."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Refusing:
 
 
 def test_a_file_with_unknown_holes_is_read_whole() -> None:
-    """Fail the question where data is: all may be data; but an error that may pass is told."""
+    """Fail the query for data ranges: all may be data; but a passing error is raised."""
     assert TolerantFile(Refusing(errno.EIO)).data_ranges(4096, 8192) == [(4096, 8192)]  # type: ignore[arg-type]
     with pytest.raises(StorageError):
         TolerantFile(Refusing(errno.EMFILE)).data_ranges(4096, 8192)  # type: ignore[arg-type]

@@ -116,7 +116,7 @@ def test_damage_is_named_with_place_and_loss(originals: Path, tmp_path: Path) ->
 
 
 def test_two_damaged_segments_are_two_problems(originals: Path, tmp_path: Path) -> None:
-    """Remove one segment and damage another: both are told, the missing one first."""
+    """Remove one segment and damage another: both are reported, the missing one first."""
     copy = copy_of(originals, "closed", tmp_path)
     copy.flip_in_frame(0, 2, "header")
     copy.remove(copy.used(2))

@@ -46,7 +46,7 @@ class BadPages(FaultyStorage):
 
 @dataclass(frozen=True, kw_only=True)
 class Bad:
-    """One unreadable page of a log, and what salvage gives up."""
+    """One unreadable page of a log, and the loss of a salvage."""
 
     name: str
     base: str = "killed"
@@ -87,7 +87,7 @@ def _opened(storage: FaultyStorage | CrashingStorage, policy: str) -> dict[int, 
 
 
 def _made(bad: Bad) -> tuple[Files, str, dict[int, bytes | None]]:
-    """Return the files of a log, the name of the one with the bad page, and what salvage reads of it undamaged."""
+    """Return a log's files, the name of the one with the bad page, and the records of a salvage without damage."""
     files = dict(load_bases()[bad.base].files)
     name = sorted(n for n in files if n.endswith(".segment"))[bad.segment]
     if bad.stray:

@@ -19,7 +19,7 @@ from walkit.segments.manifest_store import DURABLE_NAME
 
 
 def test_a_damaged_header_without_a_frame_is_one_problem(tmp_path: Path) -> None:
-    """Write zeros over a sealed segment, its header included: the loss is told once, with its LSNs."""
+    """Write zeros over a sealed segment, its header included: the loss is reported once, with its LSNs."""
     path = tmp_path / "log"
     with walkit.open(path, options=tiny()) as log:
         log.append_many([b"lost"] * 5)

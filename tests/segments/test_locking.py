@@ -58,7 +58,7 @@ def test_a_second_opening_in_this_process_names_the_first(tmp_path: Path) -> Non
 
 
 def test_a_writer_in_another_process_is_named_and_its_death_frees_the_lock(tmp_path: Path) -> None:
-    """Open what another process holds: its pid and command; after SIGKILL it can be opened at once, records and all."""
+    """Open a log that another process holds: its pid and command; after SIGKILL it opens at once, with its records."""
     with Child(HOLDER, tmp_path / "log") as child:
         assert child.read() == [1]
         with pytest.raises(LogLockedError, match=str(child.process.pid)) as locked:

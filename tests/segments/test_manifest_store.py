@@ -109,7 +109,7 @@ def test_a_log_made_at_this_moment_is_not_damaged(monkeypatch: pytest.MonkeyPatc
 
 
 def edited() -> tuple[CrashingStorage, bytes, bytes]:
-    """Kill the writer of three segments; return what is left, the manifest file before its last edit, and with it."""
+    """Kill the writer of three segments; return the rest, the manifest file before its last edit, and with it."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=OPTIONS) as log:
         for _ in range(3):

@@ -76,7 +76,7 @@ class Writer(OtherProcess):
         self.place = place
 
     def ask(self, call: str) -> str:
-        """Let it do a call; returns what it says of it."""
+        """Let it do a call; returns its answer."""
         self.tell(call)
         return self.line()
 

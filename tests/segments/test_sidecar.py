@@ -163,7 +163,7 @@ def test_no_index_changes_what_is_read(damage: Callable[[Storage, str], None]) -
 
 @pytest.mark.parametrize("parts", [None, 2, 5, 40])
 def test_ranges_from_indexes_hold_every_record_once(parts: int | None) -> None:
-    """The ranges planned from indexes, and those without, hold each record once and say how many they hold."""
+    """The ranges planned from indexes, and those without, hold each record once and know their number."""
     storage = made()
     planned = plan_ranges(storage, parts=parts)
     for name in indexes(storage):

@@ -184,7 +184,7 @@ def test_a_hold_bounds_what_is_rewritten() -> None:
 
 
 def test_readers_with_an_older_view_go_on_in_the_copy() -> None:
-    """Take views, plan ranges and begin to read, then trim: what is left is read where it stands, the rest is a gap."""
+    """Take views, plan ranges and begin to read, then trim: remaining records are read in place, the rest is a gap."""
     storage = CrashingStorage()
     with filled(storage) as log:
         other = walkit.open(mode="r", storage=storage)

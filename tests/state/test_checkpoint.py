@@ -1,4 +1,4 @@
-"""Checkpoints: what they drop, what they keep, and that writers go on beside them."""
+"""Checkpoints: the dropped and kept records, and writers that continue beside them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from walkit.store import Store
 
 
 def filled(storage: CrashingStorage | FaultyStorage, count: int = 60, start: int = 0) -> dict[bytes, bytes]:
-    """Open, put keys over several segments, delete some, close; return what is live."""
+    """Open, put keys over several segments, delete some, close; return the live keys."""
     with memory_store(storage) as store:
         for i in range(start, start + count):
             store.put(b"%03d" % (i % 50), b"v%d" % i * 1000)
@@ -97,7 +97,7 @@ def test_trimming_never_passes_the_newest_snapshot() -> None:
 
 
 def check(image: CrashingStorage, allowed: list[dict[bytes, bytes]]) -> None:
-    """Open what a crash left: one of the allowed states; a checkpoint works, and so does the next opening."""
+    """Open the log after a crash: one of the allowed states; a checkpoint works, and so does the next opening."""
     with memory_store(image) as store:
         found = dict(store.items())
         assert found in allowed
@@ -183,7 +183,7 @@ def test_closing_waits_for_a_checkpoint_under_way() -> None:
 
 
 def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
-    """The manifest says how far the log was durable: a log that ends before is corrupt, store or not."""
+    """The manifest has the durable end of the log: a log that ends before is corrupt, store or not."""
     storage = CrashingStorage()
     filled(storage)
     with memory_store(storage) as store:
@@ -203,7 +203,7 @@ def test_a_log_that_ends_before_its_checkpoint_is_refused() -> None:
 
 
 def test_nothing_is_applied_while_an_image_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Look at the lock of applying where a checkpoint takes its image: it is held, so the image has one LSN."""
+    """Look at the lock of applying while a checkpoint takes its image: it is held, so the image has one LSN."""
     held: list[bool] = []
     with memory_store(CrashingStorage()) as store:
         store.put(b"k", b"v")

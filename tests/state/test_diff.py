@@ -381,7 +381,7 @@ def test_counts() -> None:
 
 
 def test_progress_passes_through_both_sides() -> None:
-    """The callback counts LSNs up to the end of each side; what it raises ends the diff."""
+    """The callback counts LSNs up to the end of each side; its error ends the diff."""
     storage = log_of(random_rows(1, 50))
     seen: list[tuple[int, int]] = []
     walkit.diff(storage, (storage, 20), progress=lambda done, total: seen.append((done, total)))

@@ -1,4 +1,4 @@
-"""The journal of a store: its ring, what it refuses before anything is written, and checkpoints that make room."""
+"""The journal of a store: its ring, its refusals before anything is written, and checkpoints that make room."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_a_full_journal_refuses_every_way_in_before_a_byte_is_written(way: str) 
 
 
 def test_records_are_looked_up_and_slots_taken_again() -> None:
-    """Wrap around twice, over checkpoints: what is not saved is found, with its record."""
+    """Wrap around twice, over checkpoints: unsaved records are found."""
     storage = CrashingStorage()
     with journalled(storage, 8) as store:
         journal = store.journal
@@ -172,7 +172,7 @@ def test_records_are_looked_up_and_slots_taken_again() -> None:
 
 
 def test_records_are_read_by_lsn_also_after_compaction() -> None:
-    """Compact segments that the ring points into: what is left is read, what was superseded is None."""
+    """Compact segments that the ring points into: the rest is read, superseded records are None."""
     storage = CrashingStorage()
     with journalled(storage, 200) as store:
         for i in range(60):
@@ -486,5 +486,5 @@ def test_a_poisoned_log_reports_the_failure_before_a_full_journal() -> None:
     for _ in range(5):
         with pytest.raises(walkit.LogPoisonedError):
             store.put(b"k", b"w")
-    assert store.checkpoint().lsn == 1  # what was acknowledged is durable, and can be saved
+    assert store.checkpoint().lsn == 1  # acknowledged records are durable, and can be saved
     store.close()

@@ -84,7 +84,7 @@ def test_a_machine_comes_back_from_its_snapshot_and_the_tail(mode: str, at: tupl
 
 
 def test_what_the_machine_held_is_forgotten() -> None:
-    """A machine with another history, recovered from a snapshot, a whole log, an empty one: what the log tells."""
+    """A machine with another history, recovered from a snapshot, a whole log, an empty one: the log's state."""
     with opened(CrashingStorage()) as empty:
         for storage, records in ((saved(40), 60), (saved(), 60), (None, 0)):
             machine = Counter()

@@ -172,7 +172,7 @@ class Alive(KeyedTable):
 
 
 class Remembers(KeyedTable):
-    """Keeps what it had when it is restored."""
+    """Keeps its state when it is restored."""
 
     def restore(self, batches: Iterable[Batch], lsn: int) -> None:
         kept, kept_lsns = self._values, self._lsns
@@ -195,7 +195,7 @@ class Blind(KeyedTable):
 
 
 class OtherArrow(KeyedTable):
-    """Takes the first record of a key where it comes as Arrow."""
+    """Takes the first record of a key if it comes as Arrow."""
 
     def apply_arrow(self, batch: pa.RecordBatch) -> None:
         for row in reversed(range(len(batch))):
@@ -239,7 +239,7 @@ def test_the_suite_is_imported_without_pytest() -> None:
 
 
 def test_random_records_hold_every_case() -> None:
-    """The suite's own records have all kinds, the empty key, absent keys and values: it tests what it says."""
+    """The suite's own records have all kinds, the empty key, absent keys and values: it covers its claims."""
     rows = [row for seed in range(20) for row in random_records(seed).rows()]
     assert {kind for _, kind, _, _ in rows} == {1, 2, 3, 4}
     assert {b"", None} <= {key for _, _, key, _ in rows}

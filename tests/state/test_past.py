@@ -53,7 +53,7 @@ def run(steps: list[tuple[object, ...]], storage: CrashingStorage) -> tuple[Stor
 
 
 def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
-    """The state at an LSN, or where the refusal says that states begin that can be told."""
+    """The state at an LSN, or the first known state of the refusal."""
     try:
         return dict(store.state_at(lsn))
     except HistoryTrimmedError as error:

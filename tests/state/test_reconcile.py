@@ -86,7 +86,7 @@ def test_the_table_follows_the_rule(rows: list[Row], cut: int) -> None:
 
 @given(histories(), st.lists(st.integers(0, 30), max_size=4), st.integers(0, 4))
 def test_gathered_records_are_what_the_rule_says(rows: list[Row], cuts: list[int], settled: int) -> None:
-    """A table that gathers, reducing after every batch, holds what a table fed record by record holds."""
+    """A table that gathers, reducing after every batch, equals a table fed record by record."""
     single, gathering = KeyedTable(), KeyedTable()
     for row in rows:
         single.apply(batch_from([row]))
@@ -104,7 +104,7 @@ def test_gathered_records_are_what_the_rule_says(rows: list[Row], cuts: list[int
 
 @given(histories(), histories())
 def test_reduced_history_gives_the_same_state(first: list[Row], second: list[Row]) -> None:
-    """Reducing part of a history to its winners, tombstones kept, changes nothing: what compaction relies on."""
+    """Reducing part of a history to its winners, tombstones kept, changes nothing: as compaction relies on."""
     last = first[-1][0] if first else 0
     rows = first + [(lsn + last, kind, key, value) for lsn, kind, key, value in second]
     reduced = Batch.from_arrow(reconcile_arrow(batch_from(first).to_arrow())) if first else batch_from([])

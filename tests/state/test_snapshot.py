@@ -1,4 +1,4 @@
-"""Snapshot files: what is in them, and that damage of any kind is told and never believed."""
+"""Snapshot files: their content, and that damage of any kind is reported and never believed."""
 
 from __future__ import annotations
 
@@ -340,7 +340,7 @@ def test_names() -> None:
 
 
 def test_the_identity_of_a_record_is_that_of_its_epoch() -> None:
-    """The newest epoch that began at or below the LSN, also where an epoch wrote nothing; none below the first."""
+    """The newest epoch that began at or below the LSN, even if an epoch wrote nothing; none below the first."""
     epochs = [(1, 1, 11), (2, 10, 12), (3, 10, 13), (5, 20, 15)]
     lineage = tuple(EpochRecord(number=n, id=i, first_lsn=lsn, position=0, chain=0) for n, lsn, i in epochs)
     manifest = Manifest(log_id=7, lineage=lineage)
@@ -436,7 +436,7 @@ def test_bytes_of_any_kind_for_facts_give_a_typed_error(
 
 
 def check_crafted(image: CrashingStorage, lsn: int) -> None:
-    """Verify the snapshot and open the Store: a typed error, or what the log alone says."""
+    """Verify the snapshot and open the Store: a typed error, or the log's own state."""
     with suppress(SnapshotError):
         verify_snapshot(image, lsn)
     with walkit.Store.open(image) as store:

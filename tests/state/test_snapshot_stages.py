@@ -69,7 +69,7 @@ FAULTS: list[tuple[str, OperationName, str, dict[str, int]]] = [
 def test_each_stage_fails_by_its_name(
     stage: str, operation: OperationName, file: str, how: dict[str, int]
 ) -> None:
-    """A fault at each stage: SnapshotError with the stage, what to retry and the cause; a second try succeeds."""
+    """A fault at each stage: SnapshotError with the stage, the stage to retry and the cause; a second try succeeds."""
     memory, faulty = prepared()
     faulty.fail(operation, file, **how)  # type: ignore[arg-type]
     with pytest.raises(SnapshotError) as caught:

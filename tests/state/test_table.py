@@ -1,4 +1,4 @@
-"""The keyed table: what it gives out, and that an interrupted batch can be applied again."""
+"""The keyed table: its results, and that an interrupted batch can be applied again."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class Breaks(list[bytes]):
 
 @pytest.mark.parametrize("kinds", [1, [1, 1, 1]])
 def test_an_interrupted_batch_can_be_applied_again(kinds: int | list[int]) -> None:
-    """An interrupt in the middle of apply leaves applied_lsn where it was; the same batch again gives the whole."""
+    """An interrupt in the middle of apply leaves applied_lsn unchanged; the same batch again gives the whole."""
     Breaks.struck = False
     table = KeyedTable()
     batch = Batch(range(1, 4), kinds, [b"a", b"b", b"a"], Breaks([b"1", b"2", b"3"]))
@@ -127,7 +127,7 @@ def test_an_interrupted_settling_brings_no_deleted_key_back(
 
 
 def test_lsns_of_a_replay_and_of_later_records() -> None:
-    """Gather, then put, delete, and put again what was deleted: each key's LSN, one by one, in a snapshot, and all."""
+    """Gather, then put, delete, and put a deleted key again: each key's LSN, one by one, in a snapshot, and all."""
     table, plain = KeyedTable(), KeyedTable()
     first = Batch(range(1, 6), 1, [b"a", b"b", b"c", b"d", b"a"], [b"1"] * 5)
     table.gather(first.to_arrow())

@@ -1,4 +1,4 @@
-"""Newest records that are not alone: what `FinalState` holds of a log that comes twice, or of several logs."""
+"""Newest records that are not alone: `FinalState` of a log that comes twice, or of several logs."""
 
 from __future__ import annotations
 

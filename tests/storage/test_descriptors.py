@@ -24,7 +24,7 @@ linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 
 
 def descriptors_in(folder: str) -> list[str]:
-    """Return what this process has open in a folder, or of it."""
+    """Return the descriptors that this process has open in a folder, or of it."""
     found = []
     for fd in os.listdir("/proc/self/fd"):
         with suppress(OSError):

@@ -1,4 +1,4 @@
-"""Files written past the page cache: the shared suite on them, and what only they have."""
+"""Files written past the page cache: the shared suite on them, and their own features."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_buffers_are_aligned_and_used_again() -> None:
 def test_a_file_system_that_refuses_is_told(
     direct: EveryFileDirect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
-    """Refuse O_DIRECT at opening, then at the first write: the reason is told, and no file is left behind."""
+    """Refuse O_DIRECT at opening, then at the first write: the reason is reported, and no file remains."""
     real_open, real_write = os.open, os.pwritev
 
     def refusing(path: Any, flags: int, *rest: Any, **named: Any) -> int:

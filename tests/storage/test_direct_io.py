@@ -1,4 +1,4 @@
-"""direct_io=True: frames past the page cache, their way, their alignment, what a crash leaves, and the fall back."""
+"""direct_io=True: frames past the page cache, their way, their alignment, a crash, and the fall back."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ def test_holes_between_direct_frames() -> None:
 
 
 def test_a_promise_in_the_last_direct_frame_counts() -> None:
-    """Lose a frame below what the last one promises, which ends within its last page: corruption, as at 64 bytes."""
+    """Lose a frame below the last one's promise, which ends within its last page: corruption, as at 64 bytes."""
     for second in (None, 3, 4):
         flight = Flight(second=second, alignment=4096, promises={4: 3})
         with pytest.raises(CorruptionError) as caught:

@@ -1,4 +1,4 @@
-"""FileStorage: the shared suite on real files, and what only files have."""
+"""FileStorage: the shared suite on real files, and features of files alone."""
 
 from __future__ import annotations
 
@@ -377,7 +377,7 @@ class InterruptAt:
         return self._trace
 
     def run(self, call: Callable[[], object]) -> bool:
-        """Call it; say whether it was interrupted."""
+        """Call it; return whether it was interrupted."""
         before = sys.gettrace()
         sys.settrace(self._trace)
         try:

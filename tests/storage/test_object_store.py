@@ -1,4 +1,4 @@
-"""The object stores: the shared suite on each, and what only one of them has."""
+"""The object stores: the shared suite on each, and features of one alone."""
 
 from __future__ import annotations
 
