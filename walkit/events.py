@@ -4,7 +4,7 @@ An event is a name `walkit.<thing>.<verb>` with attributes. Events go to the cal
 `logging.getLogger("walkit")`. A callback must be fast; if it raises, the failure is logged and the log continues
 (Quiver's host callbacks are the source of the idea).
 
-A callback may hold a lock while it calls a log and waits: each handler of `logging` does. So threads that another may
+A callback may hold a lock, call a log and wait: each handler of `logging` does. So threads that another may
 wait for send no event. An event of a caller's call is sent on the caller's thread, once that has given back its
 locks and its lead (`EventSink.held`, `is_busy`), and once its worker has ended (`Outbox`). An event of a thread of the
 log's own goes to a thread that sends and does nothing else.
