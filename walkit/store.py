@@ -354,8 +354,9 @@ class Store(MappingApi):
 
         Durable on return; writers continue meanwhile. The log keeps records that a claim needs, and its newest segment,
         whose records below the low watermark can no longer be read. `state_at` reaches back to the oldest snapshot that
-        stays; a claim keeps records, and no state before them. With `trim=False` nothing of the log is dropped. Older
-        snapshots are removed, except the one before while the log still reaches back to it.
+        stays. A claim keeps its records, and the snapshot at the LSN before them if there is one. With `trim=False`
+        nothing of the log is dropped. Of the older snapshots from which the log continues, the newest stays, those at
+        the LSN before a claim, and the first one after the oldest claim.
 
         SnapshotError names the stage that failed; StorageError, LogClosedError. The next checkpoint
         does the rest; the store continues as before.

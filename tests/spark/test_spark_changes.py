@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.spark.loading import logged
+from tests.spark.test_spark_stream import append
 from tests.spark.trimmed import make_store, values_of
 from tests.spark.trimmed import told_in_process as told
 from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
@@ -23,6 +24,7 @@ from walkit.spark.options import read_options
 from walkit.spark.sql import ChangesFunction, StateFunction
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import CHANGES_STRUCT
+from walkit.state import snapshot_lsns
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -124,6 +126,53 @@ def test_a_stream_of_changes_is_the_feed(tmp_path: Path) -> None:
     (part,) = reader.partitions(start, reader.latestOffset(start, reader.getDefaultReadLimit()))
     with pytest.raises(HistoryTrimmedError):
         list(reader.read(part))
+
+
+@pytest.mark.parametrize("kind", ["", "objects:"])
+def test_a_stream_of_changes_continues_after_trims(kind: str, tmp_path: Path) -> None:
+    """Checkpoint, trim and compact beside a stream that lags and restarts: each change once, and the log is trimmed.
+
+    A stream without a claim, whose snapshot is gone while its records are there, is refused and gives no row.
+    """
+    path, live, fed, watermarks = f"{kind}{tmp_path}/log", dict[bytes, bytes](), list[int](), list[int]()
+    given = {"path": path, "view": "changes"}
+    options = read_options({**given, "maxRecordsPerTrigger": 30})
+    unclaimed = WalkitStreamReader(read_options({**given, "claim": "none"}), CHANGES_STRUCT)
+    with walkit.Store.open(path, options=walkit.LogOptions(segment_bytes=64 * 1024)) as store:
+        reader, start = WalkitStreamReader(options, CHANGES_STRUCT), None
+        for turn in range(10):
+            append(store.log, 45, 15)
+            start = start or reader.initialOffset()
+            end = reader.latestOffset(start, reader.getDefaultReadLimit())
+            for part in reader.partitions(start, end):
+                for row in (row for batch in reader.read(part) for row in batch.to_pylist()):
+                    assert row["pre_value"] == live.get(row["key"])
+                    fed.append(row["lsn"])
+                    live[row["key"]] = row["post_value"]
+            reader.commit(end)
+            if turn % 3 == 1:
+                reader.stop()
+                reader = WalkitStreamReader(options, CHANGES_STRUCT)
+            if turn % 2:
+                store.compact()
+            watermarks.append(store.checkpoint().low_watermark)
+            assert len(snapshot_lsns(store.log.parts.storage)) <= 4
+            start = end
+        reader.stop()
+        assert fed == list(range(1, 10 * 30 + 1)) and end["lsn"] == 300
+        assert watermarks[0] == 0 and watermarks[-1] > 200 and watermarks == sorted(watermarks)
+        append(store.log, 5, 5)
+        store.log.hold("another", store.log.acked_lsn + 1)
+        store.log.drop_claim(store.log.claims()[-1].name)
+        start = unclaimed.initialOffset() | {"lsn": store.log.acked_lsn}
+        for _ in range(3):
+            append(store.log, 5, 5)
+            store.checkpoint()
+        end = unclaimed.latestOffset(start, unclaimed.getDefaultReadLimit())
+        (part,) = unclaimed.partitions(start, end)
+        with pytest.raises(HistoryTrimmedError):
+            next(unclaimed.read(part))
+        unclaimed.stop()
 
 
 def test_a_change_of_each_kind(spark: SparkSession, tmp_path: Path) -> None:

@@ -59,10 +59,10 @@ def started(
     return writer.start(str(folder / "sink"))
 
 
-def finish(spark: SparkSession, folder: Path, **kind: str) -> StreamingQuery:
+def finish(spark: SparkSession, folder: Path, *, per_trigger: int = 100_000, **kind: str) -> StreamingQuery:
     """Read what is left with Trigger.AvailableNow, and return the query."""
     for _ in range(4):
-        query = started(spark, folder, available_now=True, per_trigger=100_000, **kind)
+        query = started(spark, folder, available_now=True, per_trigger=per_trigger, **kind)
         try:
             assert query.awaitTermination(120), query.lastProgress
             return query
@@ -82,9 +82,9 @@ def sunk(spark: SparkSession, folder: Path) -> pa.Table:
 class Churn(threading.Thread):
     """Appends transactions, rotates, checkpoints, compacts and reopens until it is told to end; keeps the values."""
 
-    def __init__(self, path: Path, trims: bool) -> None:
+    def __init__(self, path: Path) -> None:
         super().__init__()
-        self.path, self.trims, self.values = path, trims, list[bytes]()
+        self.path, self.values = path, list[bytes]()
         self.ended, self.churned = threading.Event(), threading.Event()
         self.reopened = self.compacted = 0
         self.error: BaseException | None = None
@@ -113,14 +113,14 @@ class Churn(threading.Thread):
                 break
         if store.log.claims():  # from now on upkeep spares what the stream has not read
             self.compacted += store.compact().segments_rewritten
-            store.checkpoint(trim=self.trims)
+            store.checkpoint()
 
 
 @contextmanager
 def churned(folder: Path, kind: dict[str, str]) -> Iterator[list[Churn]]:
     """Logs of a kind of query under churn; on leaving, each was reopened and compacted, and ended without an error."""
     names = ("log", "log-2") if kind is OF_SEVERAL else ("log",)
-    churns = [Churn(folder / name, trims=kind is not CHANGES) for name in names]
+    churns = [Churn(folder / name) for name in names]
     for churn in churns:
         walkit.Store.open(churn.path, options=OPTIONS).close()
         churn.start()
@@ -214,6 +214,45 @@ def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) ->
         assert [claim.first_lsn for claim in log.claims()] == [501]
     (source,) = query.recentProgress[0]["sources"]
     assert json.loads(source["endOffset"])["lsn"] == json.loads(source["latestOffset"])["lsn"] == 601
+
+
+def test_a_stream_of_changes_restarts_after_a_trim(spark: SparkSession, tmp_path: Path) -> None:
+    """Stop a query, checkpoint, trim, append and run it again: the changes of the model, each once.
+
+    Without the snapshots the query ends with HistoryTrimmedError, and the sink stays as it is.
+    """
+    path, values = tmp_path / "log", list[bytes]()
+
+    def put(count: int) -> None:
+        for _ in range(0, count, 10):
+            with store.transaction() as tx:
+                for _ in range(10):
+                    values.append(b"%0150d" % len(values))
+                    tx.put(b"key-%d" % (len(values) % CHURN_KEYS), values[-1])
+
+    with walkit.Store.open(path, options=OPTIONS) as store:
+        put(100)
+        store.checkpoint()
+        put(50)
+        store.checkpoint(trim=False)
+        put(50)
+    finish(spark, tmp_path, per_trigger=40, **CHANGES)
+    with walkit.Store.open(path, options=OPTIONS) as store:
+        assert store.checkpoint().low_watermark == 150
+        put(70)
+        store.checkpoint()
+    finish(spark, tmp_path, **CHANGES)
+    found = sunk(spark, tmp_path)
+    assert found["lsn"].to_pylist() == list(range(101, 271))
+    assert found["post_value"].to_pylist() == values[100:]
+    assert found["pre_value"].to_pylist() == values[100 - CHURN_KEYS : -CHURN_KEYS]
+    for snapshot in path.glob("snapshot-*"):
+        snapshot.unlink()
+    with walkit.open(path) as log:
+        append(log, 10)
+    with pytest.raises(walkit.HistoryTrimmedError), walkit.spark.errors():
+        finish(spark, tmp_path, **CHANGES)
+    assert sunk(spark, tmp_path).equals(found)
 
 
 def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tmp_path: Path) -> None:

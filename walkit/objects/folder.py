@@ -238,14 +238,13 @@ class ObjectFolder:
                 return replace(draft, claims=_without(draft.claims, claim))
             return replace(draft, files=_without(draft.files, name)) if draft.epoch == epoch else draft
 
-        if claim is None:
-            self.ledger.later(change)
-            return
-
         def turn() -> None:
             self.ledger.draft = change(self.ledger.draft)
 
-        self.ledger.in_turn(turn)
+        if claim is None and not self.ledger.is_current:
+            self.ledger.later(change)
+        else:
+            self.ledger.in_turn(turn)
 
     def sync_directory(self, folder: str = "") -> None:
         """See Storage."""

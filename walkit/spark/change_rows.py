@@ -10,11 +10,12 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from walkit.errors import SnapshotError
 from walkit.record import Kind
 from walkit.segments.history import LogPoint
-from walkit.spark.object_log import source_at
+from walkit.spark.object_log import seen_at, source_at
 from walkit.spark.options import read_options
-from walkit.spark.scan import parts_of, plan_log
+from walkit.spark.scan import Scan, parts_of, plan_log
 from walkit.state.latest_reducer import FinalState
 from walkit.state.snapshot import snapshot_batches
 from walkit.storage.address import StorageOptions
@@ -46,22 +47,36 @@ def changes_of(
     without the batches that have no such key. HistoryTrimmedError if that state or a record is no longer known.
     """
     options = read_options({"path": path, "snapshot": "true", "lastLsn": first_lsn - 1, "partitions": 1})
-    scan = plan_log(path, replace(options, storage_options=storage_options))
-    end.require(scan.manifest, path)
-    scan.facts.require_records(first_lsn)
-    late = [batch.filter(batch.column("key").is_valid()) for batch in records]
-    keys = pa.chunked_array([batch.column("key") for batch in late], pa.binary()).unique()
-    before = FinalState()
-    if scan.snapshot is not None:
-        files = source_at(path, storage_options).folder()
-        for batch in snapshot_batches(files, scan.snapshot.lsn, scan.snapshot.identity):
-            before.add(batch.filter(pc.is_in(batch.column("key"), keys)))
-    (part,) = parts_of(scan.manifest, scan.last_lsn, [scan.ranges], scan.bulks)
-    for batch in part.batches(path, first_lsn=scan.frames_from, last_lsn=first_lsn - 1, keys=keys):
-        before.add(batch.filter(pc.is_in(batch.column("key"), keys)))
+    options = replace(options, storage_options=storage_options)
+    late: list[pa.RecordBatch] = []
+    while True:
+        scan = plan_log(path, options)
+        end.require(scan.manifest, path)
+        scan.facts.require_records(first_lsn)
+        late = late or [batch.filter(batch.column("key").is_valid()) for batch in records]
+        keys = pa.chunked_array([batch.column("key") for batch in late], pa.binary()).unique()
+        try:
+            before = state_of(scan, keys)
+            break
+        except SnapshotError:  # unless a checkpoint has removed it since, for a newer one
+            if seen_at(path, storage_options).view.manifest.generation == scan.manifest.generation:
+                raise
     rows = changed(before, late)
     while some := list(islice(rows, ROWS_MAX)):
         yield pa.RecordBatch.from_pylist(some, CHANGES_SCHEMA)
+
+
+def state_of(scan: Scan, keys: pa.Array) -> FinalState:
+    """Return the state of some keys at the end of a load of a snapshot and the records after it."""
+    found = FinalState()
+    if scan.snapshot is not None:
+        files = source_at(scan.path, scan.storage_options).folder()
+        for batch in snapshot_batches(files, scan.snapshot.lsn, scan.snapshot.identity):
+            found.add(batch.filter(pc.is_in(batch.column("key"), keys)))
+    (part,) = parts_of(scan.manifest, scan.last_lsn, [scan.ranges], scan.bulks)
+    for batch in part.batches(scan.path, first_lsn=scan.frames_from, last_lsn=scan.last_lsn, keys=keys):
+        found.add(batch.filter(pc.is_in(batch.column("key"), keys)))
+    return found
 
 
 def changed(before: FinalState, late: Iterable[pa.RecordBatch]) -> Iterator[dict[str, Any]]:

@@ -74,7 +74,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             options = replace(options, max_records=CHANGES_RECORDS)
         self.options, self.schema = options, schema
         self.path = options.paths[0]
-        self._claim = StreamClaim(self.path, options.claim, options.claim_s, options.storage_options)
+        self._claim = StreamClaim(options)
         self._until: int | None = None
         """The last LSN of a query with Trigger.AvailableNow: what the log had when it began."""
 

@@ -1,4 +1,8 @@
-"""What keeps the records that a stream has not read yet: a claim on the log, moved as Spark commits batches."""
+"""The claim that keeps the records that a stream has not read yet, moved as Spark commits batches.
+
+A stream of changes needs the state before its next record too. So its claim begins after a snapshot, which a checkpoint
+then keeps: see `Checkpointer`.
+"""
 
 from __future__ import annotations
 
@@ -6,30 +10,34 @@ import uuid
 from contextlib import suppress
 from typing import Any
 
-from walkit.errors import ClaimError, StorageError
+from walkit.errors import ClaimError, FormatVersionError, GapError, SnapshotError, StorageError
 from walkit.events import EventSink
 from walkit.objects.view import ObjectEnd
+from walkit.read.claim import claim
 from walkit.read.kept_claim import KeptClaim
 from walkit.read.reader import ViewSource
 from walkit.segments.consumer_files import claim_facts, in_claims_turn, remove_claims
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.object_log import source_at
-from walkit.spark.options import own_claim_name
+from walkit.spark.options import LoadOptions, own_claim_name
 from walkit.spark.stream_offset import UNCLAIMED
-from walkit.storage.address import StorageOptions
+from walkit.state.load_snapshot import newest_base
+from walkit.state.snapshot import snapshot_lsns
+
+MOVE_S = 60.0
+"""The lease of the claim that holds a snapshot while a query's claim moves there."""
 
 
 class StreamClaim:
-    """The claim of one query at the log at `path`; one thread at a time.
+    """The claim of one query; one thread at a time.
 
-    It is never where the query's offset comes from: that is the checkpoint alone. A query that begins again has its
-    claim back by the owner id in its offset.
+    The query's offset never comes from it: the checkpoint alone has that. A query that starts again has its claim back
+    by the owner id in its offset. With view `changes` the claim keeps the state before the next record as well.
     """
 
-    def __init__(
-        self, path: str, name: str | None, lease_s: float, options: StorageOptions | None = None
-    ) -> None:
-        self._path, self._name, self._lease_s, self._options = path, name, lease_s, options
+    def __init__(self, options: LoadOptions) -> None:
+        self._options, self._path, self._name = options, options.paths[0], options.claim
+        self._of_state = options.view == "changes"
         self._source: ViewSource | None = None
         self._kept: KeptClaim | None = None
         self._has_released = False
@@ -46,7 +54,7 @@ class StreamClaim:
 
     def source(self) -> ViewSource:
         """Return where the query's views of the log come from."""
-        self._source = self._source or source_at(self._path, self._options)
+        self._source = self._source or source_at(self._path, self._options.storage_options)
         return self._source
 
     def begin(self, first_lsn: int, complete_from_lsn: int) -> str:
@@ -61,7 +69,8 @@ class StreamClaim:
         kept = self._kept
         if kept is None or kept.first_lsn is None:
             kept = self._kept_of(uuid.uuid4())
-            kept.take(first_lsn, complete=first_lsn >= complete_from_lsn)
+            complete = not self._of_state and first_lsn >= complete_from_lsn
+            kept.take(self._taken_from(first_lsn), complete=complete)
             if kept.first_lsn is None:
                 self._report(kept.trouble)
                 return UNCLAIMED
@@ -85,7 +94,8 @@ class StreamClaim:
             kept = self._kept or self._kept_of(uuid.UUID(owner))
             try:
                 self._keep(kept, first_lsn, complete_from_lsn, moves=False)
-            except ClaimError:  # dropped by a person or by the hard cap, or another session's: taken again
+            # Dropped by a person or by the hard cap, another session's, or trimmed since it was looked at.
+            except (ClaimError, GapError):
                 self._keep(kept, first_lsn, complete_from_lsn, moves=False)
             if kept.first_lsn is not None:
                 self._release_of(owner, keep=kept.name)
@@ -93,16 +103,39 @@ class StreamClaim:
             self._report(str(error))
 
     def advance(self, owner: str, first_lsn: int, complete_from_lsn: int) -> None:
-        """Say that only records from `first_lsn` on are still needed. What cannot be written is said at the next."""
+        """Say that only records from `first_lsn` on are still needed. A failure is reported by the next call."""
         self.ensure(owner, first_lsn, complete_from_lsn)
         kept = self._kept
         if kept is None or kept.first_lsn is None or kept.first_lsn >= first_lsn:
             return
-        with suppress(ClaimError):  # the next batch takes it again
-            self._keep(kept, first_lsn, complete_from_lsn, moves=True)
+        with suppress(
+            ClaimError, FormatVersionError, SnapshotError, StorageError
+        ):  # the next batch tries again
+            if self._of_state:
+                self._move_to_snapshot(kept, kept.first_lsn, first_lsn - 1)
+            else:
+                self._keep(kept, first_lsn, complete_from_lsn, moves=True)
+
+    def _move_to_snapshot(self, kept: KeptClaim, held_lsn: int, up_to_lsn: int) -> None:
+        """Have the claim begin after the newest snapshot from which the state at `up_to_lsn` follows."""
+        found = newest_base(self.source().now().view, held_lsn - 1, up_to_lsn)
+        if found is None:
+            return
+        folder = self.source().folder()
+        # A checkpoint removes no snapshot after which a claim begins. So a second claim holds this one while the first
+        # claim moves, which cannot move back.
+        with claim(folder, own_claim_name(uuid.uuid4()), found + 1, MOVE_S, complete=False):
+            if found in snapshot_lsns(folder):
+                self._keep(kept, found + 1, 0, moves=True)
+
+    def _taken_from(self, first_lsn: int) -> int:
+        """Return where the claim begins when it is taken: for a state at the oldest record, and `advance` moves it."""
+        return self.source().now().view.first_lsn if self._of_state else first_lsn
 
     def _keep(self, kept: KeptClaim, first_lsn: int, complete_from_lsn: int, *, moves: bool) -> None:
-        if not kept.keep(first_lsn, moves=moves, complete=first_lsn >= complete_from_lsn):
+        complete = not self._of_state and first_lsn >= complete_from_lsn
+        position = self._taken_from(first_lsn) if kept.first_lsn is None else first_lsn
+        if not kept.keep(position, moves=moves, complete=complete):
             self._report(kept.trouble)
 
     def _report(self, error: str) -> None:
@@ -111,7 +144,7 @@ class StreamClaim:
 
     def _kept_of(self, owner: uuid.UUID) -> KeptClaim:
         self._kept = KeptClaim(
-            self.source().folder(), self._name or own_claim_name(owner), self._lease_s, owner
+            self.source().folder(), self._name or own_claim_name(owner), self._options.claim_s, owner
         )
         return self._kept
 

@@ -38,7 +38,7 @@ from walkit.state.snapshot import (
 from walkit.storage.interface import Storage, remove_if_there
 
 SNAPSHOTS_KEPT = 2
-"""How many snapshots a checkpoint leaves: its own and, if the log still reaches back to it, the one before."""
+"""How many snapshots a checkpoint leaves without claims: its own and, if the log still has all after it, one more."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ class CheckpointReport:
     """Bytes of the segment files that were removed."""
     snapshots_removed: int
     phases: tuple[Phase, ...]
-    """"image", "log", "snapshot", "watermark", "trim", "tidy": seconds each."""
+    """"image", "log", "snapshot", "watermark", "trim": seconds each."""
 
     @property
     def duration_s(self) -> float:
@@ -203,15 +203,12 @@ class Checkpointer:
             self._orphan_files.lock,
         ):
             with clock.phase("watermark") as detail:
-                trimmed = self._trimmer.move_watermark(info.lsn if trim else 0, info.lsn)
-                detail["low_watermark"] = trimmed.low_watermark
+                trimmed, removed = self._trimmer.claims.in_turn(lambda: self._drop(trim, info.lsn))
+                detail["low_watermark"], detail["snapshots"] = trimmed.low_watermark, removed
                 shut.reopen()
             with clock.phase("trim") as detail:
                 self._orphan_files.remove()
                 detail["segments"] = len(trimmed.segments)
-        with clock.phase("tidy") as detail:
-            removed = self._tidy(trimmed.low_watermark, info.lsn)
-            detail["snapshots"] = removed
         return self._report(info, trimmed, removed, clock)
 
     def _report(
@@ -270,15 +267,24 @@ class Checkpointer:
         self._events.emit("walkit.snapshot.write", lsn=info.lsn, records=info.records)
         return info
 
-    def _tidy(self, low_watermark: int, newest_lsn: int) -> int:
-        """Remove the snapshots that nothing needs: from which the log does not continue, and all but the newest two."""
-        storage = self._storage
+    def _drop(self, trim: bool, newest_lsn: int) -> tuple[Trimmed, int]:
+        """Move the low watermark and remove snapshots; return how many. Needs the claims shut, in their turn.
+
+        The newest two from which the log continues stay, each one after which a claim begins, and the first one after
+        the oldest claim, so that the claim can move there. Claims change in the same turns: a consumer that has a claim
+        after a snapshot, and finds the snapshot then, keeps it.
+        """
+        storage, claims = self._storage, self._trimmer.claims
+        trimmed = self._trimmer.move_watermark(newest_lsn if trim else 0, newest_lsn)
         standing = snapshot_lsns(storage)
-        usable = [lsn for lsn in standing if low_watermark <= lsn <= newest_lsn]
-        needless = [lsn for lsn in standing if lsn not in usable[-SNAPSHOTS_KEPT:]]
-        for lsn in needless:
+        usable = [lsn for lsn in standing if trimmed.low_watermark <= lsn <= newest_lsn]
+        needed = sorted(fact.needed_lsn for fact in claims.live(self._manifest_store.current))
+        following = [lsn for lsn in usable if needed and lsn >= needed[0]]
+        kept = {*usable[-SNAPSHOTS_KEPT:], *following[:1], *(lsn - 1 for lsn in needed)}
+        unneeded = [lsn for lsn in standing if lsn not in kept]
+        for lsn in unneeded:
             remove_if_there(storage, snapshot_name(lsn))
-        return len(needless)
+        return trimmed, len(unneeded)
 
 
 def checkpointer_on(

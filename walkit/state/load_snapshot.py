@@ -132,6 +132,15 @@ def base_of_all(view: View, newest: int) -> int:
     return base_at(view, newest) if base is None else base
 
 
+def newest_base(view: View, after: int, up_to: int) -> int | None:
+    """Return the newest good snapshot after one LSN and up to another from which the log continues, or None.
+
+    Raises the newest one's own error if each of them is damaged.
+    """
+    first = max(_reached(view), after + 1)
+    return _first_good(view, (lsn for lsn in reversed(snapshot_lsns(view.storage)) if first <= lsn <= up_to))
+
+
 def _reached(view: View) -> int:
     """Return the LSN of the oldest state that could be brought on from this log."""
     return max(view.first_lsn, view.manifest.tombstones_from_lsn) - 1
