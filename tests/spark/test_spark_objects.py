@@ -15,7 +15,8 @@ from pyspark.sql.types import StructType
 import walkit
 import walkit.spark
 from tests.objects.made_log import MadeLog
-from tests.spark.test_spark_stream import append, filled
+from tests.spark.loading import plan_scan
+from tests.spark.test_spark_stream import append, batches_of, filled
 from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, write
 from tests.support.object_servers import SECRET, OddS3, moto_bucket
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT
@@ -25,7 +26,6 @@ from walkit.spark.options import read_options
 from walkit.spark.scan import plan_log
 from walkit.spark.source import WalkitReader, plan_load
 from walkit.spark.stream import WalkitStreamReader
-from walkit.spark.tables import CHANGES_STRUCT
 from walkit.storage.object_files import FileObjectStore
 
 if TYPE_CHECKING:
@@ -157,8 +157,7 @@ def test_times_of_a_log_on_object_storage(tmp_path: Path, monkeypatch: pytest.Mo
         view: Any = log.source.now().view
         asked = [lsn_at(view, begun + timedelta(minutes=at - 0.5)) for at in range(7)]
     assert asked == [0, 20, 40, 60, 80, 100, 100]
-    since = reader_of(url, since=begun + timedelta(minutes=2.5))
-    assert [n for part in since.partitions() for n in read(since, part)] == list(range(1, 101))
+    assert plan_scan({"path": url, "since": begun + timedelta(minutes=2.5)}).frames_from == 61
 
 
 def test_credentials_are_shown_nowhere(
@@ -216,32 +215,65 @@ def sql_page(spark: SparkSession) -> str:
     return text
 
 
-def test_streams_of_changes_and_of_several_logs(tmp_path: Path) -> None:
-    """Restart the reader before each batch, with a new writer meanwhile: each change and each record once."""
-    url, folder = f"objects:{tmp_path}/a", str(tmp_path / "b")
-    of_changes = {"path": url, "view": "changes", "maxRecordsPerTrigger": 30}
-    of_both = {"paths": json.dumps([url, folder]), "maxRecordsPerTrigger": 30}
-    for kind, given, columns in (
-        (WalkitStreamReader, of_changes, CHANGES_STRUCT),
-        (ManyStreamReader, of_both, StructType([*RECORD_STRUCT.fields, *LOG_FIELDS])),
-    ):
-        start: Any = None
-        found = list[dict[str, Any]]()
-        for turn in range(6):
-            for path in (url, folder) if turn < 3 else ():
-                filled(path, 40)
-            reader: Any = kind(read_options(given), columns)
-            start = reader.initialOffset() if start is None else start
-            end = reader.latestOffset(start, reader.getDefaultReadLimit())
-            for part in reader.partitions(start, end):
-                found += [row for batch in reader.read(part) for row in batch.to_pylist()]
-            reader.commit(end)
-            reader.stop()
-            start = end
-        if kind is WalkitStreamReader:
-            assert [row["lsn"] for row in found] == list(range(1, 121))
-            assert [row["pre_value"] is None for row in found] == [n < 7 for n in range(120)]
-        else:
-            for path in (url, folder):
-                lsns = [row["lsn"] for row in found if row["log"] == path]
-                assert lsns == list(range(1, 1 + max(lsns))) and len(lsns) >= 160
+def test_a_stream_of_several_logs_has_each_record_once(tmp_path: Path) -> None:
+    """Restart the reader before each batch, with new writers meanwhile, over a log of each kind: each record once."""
+    paths, start, found = [f"objects:{tmp_path}/a", str(tmp_path / "b")], None, list[dict[str, Any]]()
+    given = read_options({"paths": json.dumps(paths), "maxRecordsPerTrigger": 30})
+    for turn in range(6):
+        for path in paths if turn < 3 else ():
+            filled(path, 40)
+        reader: Any = ManyStreamReader(given, StructType([*RECORD_STRUCT.fields, *LOG_FIELDS]))
+        start = reader.initialOffset() if start is None else start
+        end = reader.latestOffset(start, reader.getDefaultReadLimit())
+        for part in reader.partitions(start, end):
+            found += [row for batch in reader.read(part) for row in batch.to_pylist()]
+        reader.commit(end)
+        reader.stop()
+        start = end
+    for path in paths:
+        assert [row["lsn"] for row in found if row["log"] == path] == list(range(1, 121))
+
+
+def test_a_compacted_log_is_read_by_segments_and_bulks(tmp_path: Path) -> None:
+    """Compact a log, append, and read it in 1 to 30 tasks, by bounds, times and as a stream: the records of a reader.
+
+    After another compaction a planned task that reads a replaced object ends in a GapError that says "load it again".
+    """
+    url, rng, begun = f"objects:{tmp_path}/log", random.Random(3), datetime.now(UTC)
+
+    def fill(store: walkit.Store, count: int) -> None:
+        for _ in range(count):
+            store.log.append_many([rng.randbytes(900)] * 5, [b"%d" % rng.randrange(20) for _ in range(5)])
+
+    with walkit.Store.open(url, options=walkit.LogOptions(segment_bytes=64 * 1024)) as store:
+        fill(store, 100)
+        assert store.compact().segments_rewritten > 5
+        middle = datetime.now(UTC)
+        fill(store, 30)
+        with walkit.open(url, "r") as log:
+            expected = [record.lsn for record in log.read()]
+        assert expected[0] > 1 and 20 < len(expected) - 150 < 300
+        for parts in (1, 2, 5, 30):
+            reader = reader_of(url, partitions=parts)
+            tasks = reader.partitions()
+            assert len(tasks) <= parts and [lsn for task in tasks for lsn in read(reader, task)] == expected
+        for first, last in ((1, 10), (100, 480), (300, 640), (505, 650), (480, 520)):
+            reader = reader_of(url, firstLsn=first, lastLsn=last)
+            found = [lsn for task in reader.partitions() for lsn in read(reader, task)]
+            assert found == [lsn for lsn in expected if first <= lsn <= last]
+        assert [plan_scan({"path": url, "until": at}).last_lsn for at in (begun, middle)] == [0, 500]
+        assert [plan_scan({"path": url, "since": at}).frames_from for at in (begun, middle)] == [1, 501]
+        stream = WalkitStreamReader(
+            read_options({"path": url, "maxRecordsPerTrigger": 40, "claim": "none"}), RECORD_STRUCT
+        )
+        batches = list(batches_of(stream, stream.initialOffset()))
+        assert [lsn for lsns in batches for lsn in lsns] == expected and max(map(len, batches)) <= 40
+        stream.stop()
+        reader = reader_of(url, partitions=6)
+        tasks = reader.partitions()
+        fill(store, 40)
+        store.compact()
+        for task in tasks:
+            with pytest.raises(walkit.GapError) as gap:
+                read(reader, task)
+            assert "load it again" in str(gap.value.__notes__)

@@ -21,7 +21,14 @@ from walkit.segments.history import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.hosts import LOAD_AGAIN
-from walkit.spark.object_log import AnyView, BulkRange, PlannedBulks, bulk_ranges, seen_at
+from walkit.spark.object_log import (
+    AnyView,
+    BulkRange,
+    PlannedBulks,
+    bulk_ranges,
+    seen_at,
+    segments_of,
+)
 from walkit.spark.options import LoadOptions
 from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.snapshot import identity_at
@@ -246,9 +253,8 @@ def _bytes_from(frames: AnyRange, first_lsn: int) -> int:
 
 def size_of(view: AnyView) -> int:
     """Return how many bytes of frames a view has."""
-    if isinstance(view, ObjectView):
-        return view.end.position - view.floor.position
-    return sum(span.end_position - span.record.start_position for span in view.spans)
+    bulks = view.end.position - view.floor.position if isinstance(view, ObjectView) else 0
+    return bulks + sum(span.end_position - span.record.start_position for span in segments_of(view).spans)
 
 
 def ranges_in(view: AnyView, newest: int, **bounds: int | None) -> Sequence[AnyRange]:

@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -36,7 +37,7 @@ from walkit.spark.change_rows import changes_of
 from walkit.spark.columns import RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
 from walkit.spark.hosts import on_a_worker
-from walkit.spark.object_log import AnyView, PlannedBulks, headers_of
+from walkit.spark.object_log import AnyView, PlannedBulks, headers_of, segments_of
 from walkit.spark.options import LoadOptions
 from walkit.spark.scan import PARTITION_BYTES, AnyRange, RangePart, parts_of, ranges_in, share
 from walkit.spark.stream_claim import StreamClaim
@@ -253,13 +254,8 @@ def end_within(
             max_bytes is None or size + more_bytes <= max_bytes
         )
 
-    if isinstance(view, ObjectView):
-        for bulk in headers_of(view, first_lsn, last_lsn):
-            if end >= first_lsn and not fits(bulk.records, bulk.body_bytes):
-                return end
-            records, size, end = records + bulk.records, size + bulk.body_bytes, min(bulk.end.lsn, last_lsn)
-        return last_lsn
-    for span in view.spans:
+    segments = segments_of(view)
+    for span in segments.spans:
         if span.last_lsn is not None and span.last_lsn < first_lsn:
             continue
         if span.record.first_lsn > last_lsn:
@@ -268,11 +264,15 @@ def end_within(
         if whole is not None and fits(*whole):
             records, size, end = records + whole[0], size + whole[1], span.record.last_lsn
             continue
-        for header, _, _ in replace(view, spans=(span,)).frames(first_lsn, last_lsn, body=False):
+        for header, _, _ in replace(segments, spans=(span,)).frames(first_lsn, last_lsn, body=False):
             if end >= first_lsn and not fits(header.records, header.footprint):
                 return end
             records, size = records + header.records, size + header.footprint
             end = min(header.last_lsn, last_lsn)
+    for bulk in headers_of(view, first_lsn, last_lsn) if isinstance(view, ObjectView) else ():
+        if end >= first_lsn and not fits(bulk.records, bulk.body_bytes):
+            return end
+        records, size, end = records + bulk.records, size + bulk.body_bytes, min(bulk.end.lsn, last_lsn)
     return last_lsn
 
 
@@ -285,14 +285,13 @@ def end_sealed_by(view: AnyView, first_lsn: int, last_lsn: int, until: datetime)
     until_us = to_microseconds(until)
     assert until_us is not None
     end = first_lsn - 1
-    frames = (
-        ((bulk.sealed_us, bulk.end.lsn) for bulk in headers_of(view, first_lsn, last_lsn))
-        if isinstance(view, ObjectView)
-        else (
-            (frame.sealed_us, frame.last_lsn) for frame, _, _ in view.frames(first_lsn, last_lsn, body=False)
-        )
+    frames = segments_of(view).frames(first_lsn, last_lsn, body=False)
+    bulks = headers_of(view, first_lsn, last_lsn) if isinstance(view, ObjectView) else ()
+    ends = chain(
+        ((frame.sealed_us, frame.last_lsn) for frame, _, _ in frames),
+        ((bulk.sealed_us, bulk.end.lsn) for bulk in bulks),
     )
-    for sealed_us, lsn in frames:
+    for sealed_us, lsn in ends:
         if sealed_us > until_us:
             return end
         end = min(lsn, last_lsn)
