@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,7 +36,9 @@ OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024)
 CHURN_KEYS = 9
 
 
-OF_ONE, CHANGES, OF_SEVERAL = {"of": "log"}, {"of": "log", "view": "changes"}, {"of": "log*"}
+OF_ONE: dict[str, Any] = {"of": "log"}
+CHANGES: dict[str, Any] = {"of": "log", "view": "changes"}
+OF_SEVERAL: dict[str, Any] = {"of": "log*"}
 """Kinds of queries: over `folder`/log, over the change feed of it, over all logs there."""
 
 
@@ -59,7 +61,7 @@ def started(
     return writer.start(str(folder / "sink"))
 
 
-def finish(spark: SparkSession, folder: Path, *, per_trigger: int = 100_000, **kind: str) -> StreamingQuery:
+def finish(spark: SparkSession, folder: Path, *, per_trigger: int = 100_000, **kind: Any) -> StreamingQuery:
     """Read what is left with Trigger.AvailableNow, and return the query."""
     for _ in range(4):
         query = started(spark, folder, available_now=True, per_trigger=per_trigger, **kind)

@@ -13,7 +13,6 @@ from typing import Any
 from walkit.errors import ClaimError, FormatVersionError, GapError, SnapshotError, StorageError
 from walkit.events import EventSink
 from walkit.objects.view import ObjectEnd
-from walkit.read.claim import claim
 from walkit.read.kept_claim import KeptClaim
 from walkit.read.reader import ViewSource
 from walkit.segments.consumer_files import claim_facts, in_claims_turn, remove_claims
@@ -124,9 +123,11 @@ class StreamClaim:
         folder = self.source().folder()
         # A checkpoint removes no snapshot after which a claim begins. So a second claim holds this one while the first
         # claim moves, which cannot move back.
-        with claim(folder, own_claim_name(uuid.uuid4()), found + 1, MOVE_S, complete=False):
-            if found in snapshot_lsns(folder):
-                self._keep(kept, found + 1, 0, moves=True)
+        holder = KeptClaim(folder, own_claim_name(uuid.uuid4()), MOVE_S)
+        holder.take(found + 1)
+        if holder.first_lsn is not None and found in snapshot_lsns(folder):
+            self._keep(kept, found + 1, 0, moves=True)
+        holder.release()
 
     def _taken_from(self, first_lsn: int) -> int:
         """Return where the claim begins when it is taken: for a state at the oldest record, and `advance` moves it."""
