@@ -119,7 +119,7 @@ class Churn(threading.Thread):
 
 
 @contextmanager
-def churned(folder: Path, kind: dict[str, str]) -> Iterator[list[Churn]]:
+def churned(folder: Path, kind: dict[str, Any]) -> Iterator[list[Churn]]:
     """Logs of a kind of query under churn; on leaving, each was reopened and compacted, and ended without an error."""
     names = ("log", "log-2") if kind is OF_SEVERAL else ("log",)
     churns = [Churn(folder / name) for name in names]
@@ -169,7 +169,7 @@ def wait_for_batches(query: StreamingQuery, count: int, seconds: float = 60) -> 
 
 @pytest.mark.parametrize("kind", [OF_ONE, CHANGES, OF_SEVERAL], ids=["one", "changes", "several"])
 def test_a_stream_that_is_killed_has_each_lsn_once(
-    spark: SparkSession, tmp_path: Path, kind: dict[str, str]
+    spark: SparkSession, tmp_path: Path, kind: dict[str, Any]
 ) -> None:
     """Kill -9 what plans a query of each kind, while its logs churn: each LSN of each log once in the sink."""
     choice, killed = random.Random(23), False
@@ -283,7 +283,7 @@ query.awaitTermination()
 """
 
 
-def kill_session(folder: Path, kind: dict[str, str], reached: Callable[[], bool]) -> None:
+def kill_session(folder: Path, kind: dict[str, Any], reached: Callable[[], bool]) -> None:
     """Begin a query in a session of its own, and kill driver, JVM and workers when a moment is reached.
 
     The session is begun again where Spark did not get its planner started, as in `finish`: nothing was killed then.
@@ -337,7 +337,7 @@ class AfterABatch:
     ("kind", "kills"), [(OF_ONE, 20), (CHANGES, 6), (OF_SEVERAL, 6)], ids=["one", "changes", "several"]
 )
 def test_kills_of_the_whole_session(
-    spark: SparkSession, tmp_path: Path, kind: dict[str, str], kills: int
+    spark: SparkSession, tmp_path: Path, kind: dict[str, Any], kills: int
 ) -> None:
     """Kill -9 driver, JVM and workers of a query again and again, while its logs churn: each LSN once in the sink."""
     # Every second kill may be before the session's first batch; the others are up to 1.5 s after one was committed.
