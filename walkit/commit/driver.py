@@ -17,12 +17,13 @@ the frame writer and failure (`frame_writer`), syncs, marker frames and replicas
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from walkit.commit.background import AckLimit, BackgroundSyncer, BackgroundWork, DeviceWorker
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Completion, Delivery
+from walkit.commit.frame import SealedFrame
 from walkit.commit.election import LeaderElection, WriterPool
 from walkit.commit.frame_writer import CommitCounters, CommitFailure, FrameWriter
 from walkit.commit.latches import CommitSignal, call_all
@@ -32,6 +33,7 @@ from walkit.commit.timer import CommitClock, CommitTimer, DeviceWatch
 from walkit.commit.ways_in import Leader, Submitter
 from walkit.errors import WalkitError
 from walkit.events import EventSink
+from walkit.format.body import Columns
 
 
 class _LockHolder(Protocol):
@@ -210,7 +212,39 @@ class CommitDriver:
             withdrawn = self.core.withdraw(ticket)
             callbacks = self.signal.notify_locked() if withdrawn else []
         call_all(callbacks)
+        self.election.kick()  # it may have held back others
         return withdrawn
+
+    def release(self, ticket: SingleTicket, columns: Columns, size_bytes: int) -> None:
+        """Let a held ticket be written, with these records; does nothing if it waits no longer. See `held` of the core.
+
+        `wrap` says how tickets come to be held.
+        """
+        with self.lock:
+            if self.core.release(ticket, size_bytes):
+                ticket.columns, ticket.value = columns, b""
+            callbacks = self.signal.notify_locked()
+        call_all(callbacks)
+        self.election.kick()
+
+    def refuse(self, ticket: SingleTicket, error: WalkitError) -> None:
+        """Fail a ticket that still waits: nothing of it is written. Does nothing for another."""
+        completion = self.failure.completion
+        with self.lock:
+            if self.core.withdraw(ticket):
+                completion.queue_in_order_locked([SealedFrame.refused([ticket], error)])
+            callbacks = self.signal.notify_locked()
+        call_all(callbacks)
+        completion.run()
+        self.election.kick()
+
+    def wrap(self, ways: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        """Put these in the place of ways in, and return those that they replace. Before anything is queued."""
+        before = {name: getattr(self, name) for name in ways}
+        for name, way in ways.items():
+            assert name in WAYS_IN
+            setattr(self, name, way)
+        return before
 
     def add_write_observer(self, observer: FrameObserver) -> None:
         """Let an observer see the frames written from now on."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import Protocol
 
+from walkit._internal.arrow import pa
 from walkit._internal.threads import WakeEvent
 from walkit.errors import GapError
 from walkit.log.live_log import EndWatcher
@@ -20,7 +21,12 @@ class Wakeable(EndWatcher, Protocol):
         """Forget the news until now; the caller looks at them after this call."""
 
 
-def followed(parts: LogParts, wanted: int, wake: Wakeable) -> Generator[Record | None]:
+def followed(
+    parts: LogParts,
+    resolved: Callable[[Iterator[pa.RecordBatch]], Iterator[Record]],
+    wanted: int,
+    wake: Wakeable,
+) -> Generator[Record | None]:
     """Yield the records from LSN `wanted` on, and None after the newest one: `wake` is set if there may be more.
 
     See `WriteAheadLog.follow` for its end and its errors.
@@ -37,7 +43,7 @@ def followed(parts: LogParts, wanted: int, wake: Wakeable) -> Generator[Record |
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)
             if wanted <= newest:
-                yield from view.records(wanted, newest)
+                yield from resolved(view.record_batches(wanted, newest))
                 wanted = newest + 1
             elif failed:
                 raise driver.refused()

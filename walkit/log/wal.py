@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._internal.arrow import pa
@@ -32,6 +32,7 @@ from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.cursor import CursorApi
+from walkit.read.reader import folder_source
 from walkit.read.inventory import SegmentShown, segments_html
 from walkit.read.view import View
 from walkit.record import AppendResult, Kind, Record
@@ -91,6 +92,9 @@ def log_html(
     )
 
 
+if TYPE_CHECKING:
+    from walkit.read.payloads import Payloads, PayloadUsage
+
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
@@ -113,9 +117,30 @@ class WriteAheadLog(CursorApi):
         self._driver = parts.driver
         self._limit_bytes = min(parts.core.body_bytes_max, parts.options.queue_bytes_max)
         self._appender = Appender(parts.driver, parts.options, self._limit_bytes, parts.records_max)
+        self._open_payloads = folder_source
+        self._usage: Callable[[], PayloadUsage | None] = lambda: None
         self._finalizer = weakref.finalize(self, close_dropped, resources)
         watch_exit()
         _open_logs.add(self)
+
+    def link_values(
+        self,
+        limit_bytes: int,
+        payloads: Payloads,
+        usage: Callable[[], PayloadUsage],
+        close: Callable[[], object],
+    ) -> None:
+        """Take values up to a limit that may be beyond a frame's: the ways in of the log see to them already.
+
+        `payloads` has the values for readers, and `close` is called when nothing is queued any more.
+        """
+        self._limit_bytes, self._payloads, self._resources.after_stop = limit_bytes, payloads, close
+        self._usage, parts = usage, self.parts
+        self._appender = Appender(parts.driver, parts.options, limit_bytes, parts.records_max)
+
+    def payload_usage(self) -> PayloadUsage | None:
+        """Count what is live and dead in the payload log, in values and bytes; None without one. Reads both logs."""
+        return self._usage()
 
     # -- appending
 
@@ -278,7 +303,7 @@ class WriteAheadLog(CursorApi):
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         wake = WakeEvent()  # this method is the iterator, which keeps the log open
-        yield from as_they_come(followed(self.parts, wanted, wake), wake, timeout)
+        yield from as_they_come(followed(self.parts, self.resolved, wanted, wake), wake, timeout)
 
     # -- marks
 
@@ -393,7 +418,13 @@ class WriteAheadLog(CursorApi):
         view, newest = self._now()
         last_lsn = min(as_lsn(up_to_lsn, "up_to_lsn"), newest)
         self._make_durable(last_lsn)
-        return self.parts.trimmer.drain(view, last_lsn)
+        return self._drain(view, last_lsn)
+
+    def _drain(self, view: View, last_lsn: int) -> Iterator[Record]:
+        for record in self.resolved(view.record_batches(view.first_lsn, last_lsn)):
+            _ = record.value  # the trim may free one that is kept in a payload log
+            yield record
+        self.parts.trimmer.trim(last_lsn)
 
     def enforce_retention(
         self, limits: Retention | None = None, *, progress: RetentionProgress | None = None

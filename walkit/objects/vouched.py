@@ -116,18 +116,26 @@ class VouchedEnd:
             place = self.acked
             if place.number <= self.saved.number:
                 return
-            tag = None
-            while tag is None:
-                begun, changes = self._with_segments(place)
-                after, data = encoded(
-                    self.stored, self._nonce, {"object": place.number}, end=place.end, **changes
-                )
-                tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
-                if tag is None:
-                    self._take_own()
-            self.stored, self._tag, self.saved, self._begun = after, tag, place, begun
+            begun, changes = self._with_segments(place)
+            self._put({"object": place.number}, end=place.end, **changes)
+            self.saved, self._begun = place, begun
             while self._following and self._following[0].number <= begun.number:
                 self._following.popleft()
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """See Manifests. LogFencedError if another writer has opened the log since."""
+        with once(self._saving), self._saving:
+            self._put(facts)
+
+    def _put(self, facts: Mapping[str, Any], **changes: Any) -> None:
+        """Replace the manifest object by one with these changes."""
+        tag = None
+        while tag is None:
+            after, data = encoded(self.stored, self._nonce, facts, **changes)
+            tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
+            if tag is None:
+                self._take_own()
+        self.stored, self._tag = after, tag
 
     def _with_segments(self, end: LogPlace) -> tuple[_Begun, dict[str, Any]]:
         """Return the newest segment that starts before a place, and the fields of the manifest for all of them."""

@@ -173,7 +173,7 @@ class Cursor:
         first = self._lsn + 1
         if first < view.complete_from_lsn:
             raise GapError(first, view.complete_from_lsn)
-        return view.records(first, newest) if first <= newest else iter(())
+        return self._log.resolved(view.record_batches(first, newest)) if first <= newest else iter(())
 
     def follow(self, timeout: float | None = None) -> Iterator[Record]:
         """Yield the records after the cursor, and continue with new ones: see the log's `follow`.

@@ -212,6 +212,7 @@ class Checkpointer:
         with clock.phase("tidy") as detail:
             removed = self._tidy(trimmed.low_watermark, info.lsn)
             detail["snapshots"] = removed
+            self._trimmer.on_dropped(True)
         return self._report(info, trimmed, removed, clock)
 
     def _report(
