@@ -102,6 +102,21 @@ class Link(NamedTuple):
         return cls(log_id, epoch_id, lsn, length, crc, Kind(kind))
 
 
+class LinkBytes(bytes):
+    """An encoded link, as the value of a key in a state: other values are plain bytes."""
+
+    __slots__ = ()
+
+
+def linked_values(values: Sequence[Any], kinds: int | Sequence[int]) -> Sequence[Any]:
+    """Return the values of records, with those of kind link as `LinkBytes`."""
+    if isinstance(kinds, int):
+        return values if kinds != Kind.LINK else list(map(LinkBytes, values))
+    if Kind.LINK not in kinds:
+        return values
+    return [LinkBytes(v) if k == Kind.LINK else v for v, k in zip(values, kinds, strict=True)]
+
+
 class Record(NamedTuple):
     """One record as stored in the log. An absent key or value is None; an empty one is b""."""
 

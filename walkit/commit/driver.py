@@ -23,8 +23,8 @@ from typing import Any, Final, Protocol
 from walkit.commit.background import AckLimit, BackgroundSyncer, BackgroundWork, DeviceWorker
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Completion, Delivery
-from walkit.commit.frame import SealedFrame
 from walkit.commit.election import LeaderElection, WriterPool
+from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import CommitCounters, CommitFailure, FrameWriter
 from walkit.commit.latches import CommitSignal, call_all
 from walkit.commit.ports import AdmissionGate, FrameObserver, FrameSink

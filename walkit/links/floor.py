@@ -105,7 +105,9 @@ class PayloadFloor:
     def usage(self) -> PayloadUsage:
         """Count what is live and dead in the payload log. Reads the log, its snapshots and the payload log's sizes."""
         view, log = self._parts.contents.view(), self._writer.log
-        live = {link.lsn: link.length for _, link in links_in(view.batches(view.first_lsn), self._writer.log_id)}
+        live = {
+            link.lsn: link.length for _, link in links_in(view.batches(view.first_lsn), self._writer.log_id)
+        }
         for lsn in self._standing(view):
             live.update((link.lsn, link.length) for _, link in self._links_of(lsn))
         payloads = log.parts.contents.view()

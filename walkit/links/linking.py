@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
-from typing import Any
 
 from walkit._internal.arguments import refuse
 from walkit.commit.ports import LogPorts
@@ -67,7 +66,7 @@ def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> N
         payloads.close()
         writer.close()
 
-    payloads.adopt(log_id, PayloadSource(payload_log.location, lambda: writer.log._now(), close))
+    payloads.adopt(log_id, PayloadSource(payload_log.location, writer.now, close))
     floor = PayloadFloor(parts, writer)
     parts.trimmer.on_dropped = floor.free
     log.link_values(min(VALUE_BYTES_MAX, parts.options.queue_bytes_max), payloads, floor.usage, close)

@@ -20,7 +20,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from walkit._internal.threads import LogThread, WakeEvent
-from walkit.commit.driver import CommitDriver
 from walkit.commit.policy import QueueState, Take
 from walkit.commit.ticket import PUT_KEYED, PUT_VALUE, BatchSlot, SingleTicket, Ticket
 from walkit.config import LogOptions
@@ -30,12 +29,13 @@ from walkit.errors import (
     WaitTimeoutError,
     WalkitError,
 )
-from walkit.format.body import COLUMN_BYTES_PER_RECORD, Columns, PackedBytes, one_record
+from walkit.format.body import Columns, PackedBytes, one_record
 from walkit.format.checksum import crc32c
 from walkit.format.layout import KIND_MASK
 from walkit.log.parts import LogParts
 from walkit.log.wal import WriteAheadLog
 from walkit.read.payloads import LINK
+from walkit.read.view import View
 from walkit.record import LINK_BYTES, AppendResult, Kind, Link
 
 MIB: Final = 1 << 20
@@ -156,25 +156,16 @@ class PayloadWriter:
 
     def _append_put(self, key: bytes | None, value: bytes) -> AppendResult | None:
         """See `Leader.append_put`; None for a large value, too: the log comes with a ticket then."""
-        if len(value) > self._over:
-            return None
-        found: AppendResult | None = self._ways["append_put"](key, value)
-        return found
+        return None if len(value) > self._over else self._ways["append_put"](key, value)
 
     def _enqueue_put(self, key: bytes | None, value: bytes, ticket: BatchSlot) -> Ticket | None:
-        found: Ticket | None = None
-        if len(value) <= self._over:
-            found = self._ways["enqueue_put"](key, value, ticket)
-        return found
+        return None if len(value) > self._over else self._ways["enqueue_put"](key, value, ticket)
 
     def _enqueue_awaited(self, key: bytes | None, value: bytes) -> Awaitable[AppendResult] | None:
-        found: Awaitable[AppendResult] | None = None
         if len(value) <= self._over:
-            found = self._ways["enqueue_awaited"](key, value)
-            return found
-        single = SingleTicket(
-            self._driver.failure.completion, PUT_VALUE if key is None else PUT_KEYED, key or b"", value
-        )
+            return self._ways["enqueue_awaited"](key, value)  # type: ignore[no-any-return]
+        kind, host = PUT_VALUE if key is None else PUT_KEYED, self._driver.failure.completion
+        single = SingleTicket(host, kind, key or b"", value)
         return single if self._enqueue(single) else None
 
     def _append(self, ticket: SingleTicket) -> bool:
@@ -194,7 +185,7 @@ class PayloadWriter:
         return bool(self._ways["enqueue"](ticket)) if held is None else self._hold(ticket, held)
 
     def _held(self, ticket: SingleTicket) -> Held | None:
-        """Return the large values of a ticket, or None; RecordTooLargeError if one of both logs cannot take its part."""
+        """Return the large values of a ticket, or None; RecordTooLargeError for what neither log can take."""
         size, held = ticket.size_bytes, None
         if has_large(ticket, self._over):
             columns = columns_of(ticket)
@@ -255,7 +246,7 @@ class PayloadWriter:
             time.sleep(RETRY_S)
             return True
         cause: WalkitError | None = None
-        for ticket, held in waiting:
+        for _, held in waiting:
             try:
                 held.payloads = [log.submit(held.values[row]) for row in held.rows]
             except WalkitError as error:
@@ -325,7 +316,11 @@ class PayloadWriter:
         error.__cause__ = cause
         self._driver.refuse(ticket, error)
 
-    # -- space and end
+    # -- reading, space and end
+
+    def now(self) -> tuple[View, int]:
+        """Return what can be read of the payload log now, and its last LSN."""
+        return self.log.parts.contents.view(), self.log.acked_lsn
 
     def settled_lsn(self) -> int:
         """Return a payload LSN up to which each payload has its record in the log by now, or is dead."""

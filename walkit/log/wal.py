@@ -32,8 +32,8 @@ from walkit.log.validate import DELETE, PUT, Values, make_ticket
 from walkit.metrics import LogStatistics
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.cursor import CursorApi
-from walkit.read.reader import folder_source
 from walkit.read.inventory import SegmentShown, segments_html
+from walkit.read.reader import folder_source
 from walkit.read.view import View
 from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import Cut, RecoveryReport

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from itertools import islice
+from itertools import count, islice
 from typing import Any, Final, NamedTuple, NoReturn
 
 from walkit._internal.arrow import pa
@@ -214,13 +214,15 @@ class Payloads:
     def records(self, batch: pa.RecordBatch) -> Iterator[Record]:
         """Yield the records of a batch; those with a value elsewhere are LinkedRecords, whose values are read ahead."""
         records = list(Batch.from_arrow(batch))
-        links = [(r, self.link_of(r.lsn, r.value)) for r in records if r.kind is Kind.LINK]
-        ahead = _Ahead(self, [r.lsn for r, _ in links], [link for _, link in links])
-        row = 0
+        linked = [r for r in records if r.kind is Kind.LINK]
+        links = [self.link_of(r.lsn, r.value) for r in linked]
+        ahead, rows = _Ahead(self, [r.lsn for r in linked], links), count()
         for record in records:
-            if record.kind is Kind.LINK:
-                record, row = LinkedRecord.of(record, links[row][1], ahead.value_of(row)), row + 1
-            yield record
+            if record.kind is not Kind.LINK:
+                yield record
+                continue
+            row = next(rows)
+            yield LinkedRecord.of(record, links[row], ahead.value_of(row))
 
     def batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the records of a batch with all values, in batches of about `AHEAD_BYTES` of values or one record."""
@@ -236,6 +238,24 @@ class Payloads:
                 yield _replaced(batch.slice(start, row - start), {i - start: links[i] for i in part}, found)
                 start, size = row, 0
             size += more
+
+    def state(
+        self, table: pa.Table, rows: Sequence[int] | None = None, known: Mapping[int, bytes] | None = None
+    ) -> pa.Table:
+        """Return a table of key, value, LSN and kind with values in the place of links, all or in these rows.
+
+        `known` has the values of other rows. Without deletes the column `kind` is left out.
+        """
+        kinds, lsns, values = (table.column(name).to_pylist() for name in ("kind", "lsn", "value"))
+        for row, value in (known or {}).items():
+            values[row] = value
+        rows = [row for row, kind in enumerate(kinds) if kind == LINK] if rows is None else rows
+        links = [self.link_of(lsns[row], values[row]) for row in rows]
+        for row, value in zip(rows, self.values([lsns[row] for row in rows], links), strict=True):
+            values[row] = value
+        at = table.column_names.index("value")
+        whole = table.set_column(at, "value", pa.array(values, table.schema.field("value").type))
+        return whole.drop_columns("kind") if Kind.DELETE not in kinds else whole
 
     def link_of(self, lsn: int, value: bytes | None) -> Link:
         """Return the link of a record of kind link; CorruptionError if it has none."""
