@@ -549,7 +549,7 @@ class GapError(WalkitError):
 
 
 class LogOwnedError(WalkitError):
-    """A log cannot be opened for writing like this: it is the payload log of another log, or is no payload log.
+    """A log cannot be opened for writing like this: it is the payload log of another log, or an ordinary log.
 
     `owner` is the id of the log that it belongs to; None for a log that belongs to none. Nothing was changed.
     """
@@ -558,7 +558,7 @@ class LogOwnedError(WalkitError):
 
     def __init__(self, path: str, owner: int | None) -> None:
         if owner is None:
-            what = "is no payload log; give payload_log a new place"
+            what = "is an ordinary log; give payload_log a new place"
         else:
             what = f"is the payload log of log {owner:016x}, which alone writes to it"
         super().__init__(f"{path} {what}. Nothing was changed")
@@ -582,7 +582,7 @@ class PayloadError(WalkitError):
 
 
 class PayloadGoneError(PayloadError):
-    """The value of a link is not in its payload log any more, or it is damaged there."""
+    """The value of a link is no longer in its payload log, or it is damaged there."""
 
     code = "payload-gone"
 

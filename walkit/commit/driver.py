@@ -215,17 +215,16 @@ class CommitDriver:
         self.election.kick()  # it may have held back others
         return withdrawn
 
-    def release(self, ticket: SingleTicket, columns: Columns, size_bytes: int) -> None:
-        """Let a held ticket be written, with these records; does nothing if it waits no longer. See `held` of the core.
-
-        `wrap` says how tickets come to be held.
-        """
+    def release(self, ticket: SingleTicket, columns: Columns, size_bytes: int) -> bool:
+        """Let a held ticket be written, with these records; False if it waits no longer. See `held` of the core."""
         with self.lock:
-            if self.core.release(ticket, size_bytes):
+            released = self.core.release(ticket, size_bytes)
+            if released:
                 ticket.columns, ticket.value = columns, b""
             callbacks = self.signal.notify_locked()
         call_all(callbacks)
         self.election.kick()
+        return released
 
     def refuse(self, ticket: SingleTicket, error: WalkitError) -> None:
         """Fail a ticket that still waits: nothing of it is written. Does nothing for another."""
@@ -239,7 +238,7 @@ class CommitDriver:
         self.election.kick()
 
     def wrap(self, ways: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
-        """Put these in the place of ways in, and return those that they replace. Before anything is queued."""
+        """Replace these ways in, and return those that were there. Before anything is queued."""
         before = {name: getattr(self, name) for name in ways}
         for name, way in ways.items():
             assert name in WAYS_IN

@@ -1,4 +1,4 @@
-"""Giving a log its payload log: whose it is, where it is, and how readers of the log find it."""
+"""Giving a log its payload log: the owner, the place, and the way of readers to it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from walkit.commit.ports import LogPorts
 from walkit.config import LogOptions
 from walkit.links.floor import PayloadFloor
 from walkit.links.writer import VALUE_BYTES_MAX, PayloadWriter, payload_options
-from walkit.log.wal import WriteAheadLog
+from walkit.log.wal import WriteAheadLog, link_values
 from walkit.read.payloads import LOGS_KEY, Opener, Payloads, names_of
 from walkit.read.view import PayloadSource
-
-KEY_KEY = "payload_key"
-"""Where a manifest has the key by which its payload log knows it. No copy and no replica has it."""
+from walkit.segments.manifest_store import PAYLOAD_KEY
 
 
 def stored_place(location: str, payload_location: str) -> str:
@@ -28,9 +26,7 @@ def stored_place(location: str, payload_location: str) -> str:
 
 def require_another(location: str, payload_location: str) -> None:
     """OptionsError for a log that would be its own payload log."""
-    if payload_location == location or (
-        os.path.isabs(location) and os.path.realpath(location) == os.path.realpath(payload_location)
-    ):
+    if os.path.realpath(location) == os.path.realpath(payload_location):
         refuse("payload_log", payload_location, "another place than the log's own", location)
 
 
@@ -45,10 +41,10 @@ def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> N
     """
     parts, location = log.parts, log.location
     manifests, options = parts.manifest_store, payload_options(parts.options)
-    key = manifests.current.extra.get(KEY_KEY)
+    key = manifests.current.extra.get(PAYLOAD_KEY)
     if key is None:
         key = secrets.randbits(63) | 1
-        manifests.note({KEY_KEY: key})
+        manifests.note({PAYLOAD_KEY: key})
     ports = LogPorts(owner=(manifests.current.log_id, key))
     payload_log = open_log(options, ports)
     try:
@@ -69,4 +65,4 @@ def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> N
     payloads.adopt(log_id, PayloadSource(payload_log.location, writer.now, close))
     floor = PayloadFloor(parts, writer)
     parts.trimmer.on_dropped = floor.free
-    log.link_values(min(VALUE_BYTES_MAX, parts.options.queue_bytes_max), payloads, floor.usage, close)
+    link_values(log, min(VALUE_BYTES_MAX, parts.options.queue_bytes_max), payloads, floor.usage, close)

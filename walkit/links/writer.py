@@ -2,7 +2,7 @@
 
 A ticket with a large value is queued at once, so it has its place, and is held: neither it nor what comes after it is
 written (`OrderingCore.held`). One thread takes held tickets in the order of the queue, appends their values to the
-payload log, and releases each ticket, with links in the place of its values, once all of them are durable. So payloads
+payload log, and releases each ticket, with links instead of its values, once all of them are durable. So payloads
 have LSNs in the order of their records, and `floor` needs to look for the first link alone.
 
 A payload of a record that is withdrawn, refused or never written is dead. It goes with those before the oldest live
@@ -78,7 +78,7 @@ class Held:
     deadline_s: float
     """When it is refused, by the monotonic clock."""
     size_bytes: int
-    """The bytes of its records with links in the place of values, as a ticket counts them."""
+    """The bytes of its records with links instead of values, as a ticket counts them."""
     payloads: list[Ticket] = field(default_factory=list)
     """The tickets of the values in the payload log."""
 
@@ -105,7 +105,7 @@ def kinds_of(columns: Columns) -> list[int]:
 
 
 def linked(columns: Columns, held: Held, links: list[Link]) -> Columns:
-    """Return the records of a held ticket with links in the place of its large values."""
+    """Return the records of a held ticket with links instead of its large values."""
     kinds, values = kinds_of(columns), held.values.copy()
     for row, link in zip(held.rows, links, strict=True):
         kinds[row] = kinds[row] & ~KIND_MASK | LINK
@@ -204,7 +204,7 @@ class PayloadWriter:
     def _hold(self, ticket: SingleTicket, held: Held) -> bool:
         """Queue a ticket that waits for its payloads; False without room."""
         queued = False
-        self._core.held[ticket] = held  # first: nobody finds it queued and not held
+        self._core.held[ticket] = held  # first: it is never queued and not held
         try:
             queued = bool(self._ways["enqueue"](ticket))
         finally:
@@ -222,7 +222,7 @@ class PayloadWriter:
             try:
                 while self._write_next():
                     pass
-            except BaseException as error:  # noqa: BLE001 - its callers must not wait for ever
+            except BaseException as error:  # noqa: BLE001 - its callers must not wait forever
                 self._driver.poison(error)
 
     def _waiting(self) -> list[tuple[SingleTicket, Held]]:
@@ -278,8 +278,10 @@ class PayloadWriter:
                 return error
             self._refuse(ticket, error)
             return None
-        self._released.append((links[0].lsn, ticket))
-        self._driver.release(ticket, linked(columns, held, links), held.size_bytes)
+        entry = links[0].lsn, ticket
+        self._released.append(entry)  # first: a trim meanwhile must not free its payloads
+        if not self._driver.release(ticket, linked(columns, held, links), held.size_bytes):
+            self._released.remove(entry)  # withdrawn: its payloads are dead
         self._settled_lsn = links[-1].lsn
         return None
 
@@ -333,7 +335,7 @@ class PayloadWriter:
         return settled
 
     def close(self) -> None:
-        """End the thread, and close the payload log. Nothing is queued any more."""
+        """End the thread, and close the payload log. Nothing is queued by now."""
         self._ended = True
         self._wake.set()
         self._thread.join(CLOSE_S)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator
 from contextlib import closing
 from typing import Protocol
 
-from walkit._internal.arrow import pa
 from walkit._internal.threads import WakeEvent
 from walkit.errors import GapError
 from walkit.log.live_log import EndWatcher
 from walkit.log.parts import LogParts
+from walkit.read.read_api import ReadApi, resolved
 from walkit.record import Record
 
 
@@ -23,7 +23,7 @@ class Wakeable(EndWatcher, Protocol):
 
 def followed(
     parts: LogParts,
-    resolved: Callable[[Iterator[pa.RecordBatch]], Iterator[Record]],
+    log: ReadApi,
     wanted: int,
     wake: Wakeable,
 ) -> Generator[Record | None]:
@@ -43,7 +43,7 @@ def followed(
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)
             if wanted <= newest:
-                yield from resolved(view.record_batches(wanted, newest))
+                yield from resolved(log, view.record_batches(wanted, newest))
                 wanted = newest + 1
             elif failed:
                 raise driver.refused()

@@ -47,7 +47,7 @@ class LogResources:
         self._finishing = allocate_lock()
         """Taken by the thread that finishes a closing, and never given back. Guards nothing else."""
         self.after_stop: Callable[[], object] | None = None
-        """Called by a closing when nothing is queued any more: ends what the commit path has waited for."""
+        """Called by a closing when nothing is queued: the commit path waits for it no longer."""
         _open.add(self)
 
     def close(self) -> None:

@@ -150,7 +150,12 @@ def writer_at(
     if values is not None:
         from walkit.links.linking import link, require_another
 
-        require_another(place.location, _place_of(values, None).location)
+        own = (
+            values
+            if is_object_url(values)
+            else getattr(values, "location", None) or storage_at(values).location
+        )
+        require_another(place.location, own)
     if object_store_of(place) is None:
         log = open_writer(cast(Storage, place), mode, options, events, progress, ports)
     else:
@@ -158,7 +163,13 @@ def writer_at(
 
         is_url = place is not path and place is not storage
         store = cast(ObjectStore, place)
-        log = open_object_writer(store, mode, options, events, progress, ports, is_url=is_url)
+        try:
+            log = open_object_writer(store, mode, options, events, progress, ports, is_url=is_url)
+        except BaseException:
+            if is_url:
+                store.close()
+            raise
+    log.open_payloads = payload_source
     if values is not None:
 
         def open_payload_log(options: LogOptions, ports: LogPorts) -> WriteAheadLog:

@@ -1,4 +1,4 @@
-"""Values that are kept in payload logs, for whoever reads links to them: one at a time, or many in bulk.
+"""Values that are kept in payload logs, for readers of links: one at a time, or many in bulk.
 
 A log of links names its payload logs in its manifest (FORMAT.md F-21). A value is accepted only if log, epoch, LSN,
 length and CRC-32C are those of its link. Nothing here changes a byte of a payload log, or takes a claim on it.
@@ -47,7 +47,7 @@ def names_of(manifest: Manifest, location: str) -> dict[int, str]:
 
 
 class PayloadUsage(NamedTuple):
-    """The space of a payload log, in bytes of values; what `dead_bytes` counts is freed with what comes before it."""
+    """The space of a payload log, in bytes of values; dead values are freed with those before them."""
 
     floor_lsn: int
     """The payload log is freed up to here."""
@@ -119,6 +119,7 @@ class Payloads:
                 try:
                     for part in pool.map(self._run, runs):
                         found.update(part)
+                        del part
                 except BaseException:
                     pool.shutdown(wait=False, cancel_futures=True)
                     found.clear()  # the error's traceback must not keep what was fetched
@@ -242,7 +243,7 @@ class Payloads:
     def state(
         self, table: pa.Table, rows: Sequence[int] | None = None, known: Mapping[int, bytes] | None = None
     ) -> pa.Table:
-        """Return a table of key, value, LSN and kind with values in the place of links, all or in these rows.
+        """Return a table of key, value, LSN and kind with values instead of links, all or in these rows.
 
         `known` has the values of other rows. Without deletes the column `kind` is left out.
         """
@@ -271,7 +272,7 @@ class Payloads:
 
 
 def _runs(wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
-    """Yield parts of what is wanted, in order of log and LSN, that are read together."""
+    """Yield the wanted values in parts that are read together, in order of log and LSN."""
     run: list[_Wanted] = []
     size = 0
     for each in wanted:

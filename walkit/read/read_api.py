@@ -43,7 +43,8 @@ class ReadApi(ABC):
         """Return what can be read at this moment, and its last LSN; LogClosedError once closed."""
 
     _payloads: Payloads | None = None
-    _open_payloads: Callable[[Any], PayloadSource] | None = None
+    open_payloads: Callable[[Any], PayloadSource] | None = None
+    """Opens a payload log at a place; one that is given only opens what it can."""
     _payload_log: Any = None
 
     @property
@@ -56,15 +57,10 @@ class ReadApi(ABC):
             self._payloads = Payloads(
                 location,
                 lambda: names_of(self._now()[0].manifest, location),
-                self._open_payloads,
+                self.open_payloads,
                 self._payload_log,
             )
         return self._payloads
-
-    def resolved(self, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
-        """Yield the records of batches; those of a link with the value that it stands for."""
-        for batch in batches:
-            yield from self.payloads.records(batch) if has_links(batch) else Batch.from_arrow(batch)
 
     @property
     def first_lsn(self) -> int:
@@ -131,7 +127,7 @@ class ReadApi(ABC):
             return self._read_damaged(damaged, first_lsn, last_lsn)
         batches = self._scan(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
         if resolve == "value":
-            return self.resolved(batches)
+            return resolved(self, batches)
         return (record for batch in batches for record in Batch.from_arrow(batch))
 
     def _read_damaged(self, word: str, first_lsn: int | None, last_lsn: int | None) -> Iterator[Record]:
@@ -191,3 +187,9 @@ class ReadApi(ABC):
     def __iter__(self) -> Iterator[Record]:
         """Yield all records as they are now."""
         return self.read()
+
+
+def resolved(log: ReadApi, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+    """Yield the records of batches of a log; those of links with the values that they stand for."""
+    for batch in batches:
+        yield from log.payloads.records(batch) if has_links(batch) else Batch.from_arrow(batch)

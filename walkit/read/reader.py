@@ -21,6 +21,7 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import CursorApi
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.inventory import reader_html
+from walkit.read.read_api import resolved
 from walkit.read.view import LogView, PayloadSource, Span, View
 from walkit.record import Record
 from walkit.recovery.log_scan import LogFindings, read_durable_slot
@@ -259,7 +260,7 @@ class LogReader(CursorApi):
     ) -> None:
         """`open_payloads` opens payload logs, by default those in folders; `payload_log` is where to look first."""
         self._views = place if isinstance(place, ViewSource) else FolderViews(place)
-        self._open_payloads, self._payload_log = open_payloads or folder_source, payload_log
+        self.open_payloads, self._payload_log = open_payloads or folder_source, payload_log
         self._events = events or EventSink()
         self._closed = False
         self._closing = WakeEvent()
@@ -388,7 +389,7 @@ def followed_by(reader: LogReader, wanted: int) -> Generator[Record | None]:
             raise GapError(wanted, view.complete_from_lsn)
         newest = seen.durable_lsn() if wanted <= seen.last_lsn else seen.last_lsn
         if wanted <= newest:
-            yield from reader.resolved(view.record_batches(wanted, newest))
+            yield from resolved(reader, view.record_batches(wanted, newest))
             wanted, reached = newest + 1, LogPoint.of(view.manifest, newest)
         else:
             yield None

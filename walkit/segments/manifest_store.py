@@ -650,8 +650,17 @@ OWNER_KEY = "owner"
 """Where the manifest of a payload log names its owner (FORMAT.md F-21)."""
 
 
+PAYLOAD_KEY = "payload_key"
+"""Where a manifest has the key by which its payload log knows it. No copy and no replica has it."""
+
+
+def shared_facts(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a manifest that hold in a copy of the log, too."""
+    return {name: fact for name, fact in extra.items() if name != PAYLOAD_KEY}
+
+
 def check_owner(manifest: Manifest, location: str, owner: tuple[int, int] | None) -> None:
-    """Refuse the payload log of another log, and for an owner a log that is no payload log: LogOwnedError."""
+    """Refuse the payload log of another log, and for an owner an ordinary log: LogOwnedError."""
     stored = manifest.extra.get(OWNER_KEY)
     if stored != (None if owner is None else list(owner)):
         raise LogOwnedError(location, stored[0] if stored else None)

@@ -158,7 +158,7 @@ def _links_of(state: pa.Table) -> dict[bytes, _Linked]:
 
 
 def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> tuple[_Told, _Told]:
-    """Return both sides with values in the place of links; links that are equal stay, and are the same bytes.
+    """Return both sides with values instead of links; links that are equal stay, and are the same bytes.
 
     Two links are equal if they are one, or if length, CRC-32C and bytes are equal. Those are fetched a pair at a time,
     so that only the values that differ are in memory together.
