@@ -75,7 +75,7 @@ LINK_BYTES = _LINK.size
 
 
 class Link(NamedTuple):
-    """Where a value is that is kept in a payload log, and how to know it (FORMAT.md F-21)."""
+    """Where a value is that is kept in a payload log, and how to know it (FORMAT.md F-22)."""
 
     log_id: int
     """The payload log."""

@@ -1,6 +1,6 @@
 """Values that are kept in payload logs, for readers of links: one at a time, or many in bulk.
 
-A log of links names its payload logs in its manifest (FORMAT.md F-21). A value is accepted only if log, epoch, LSN,
+A log of links names its payload logs in its manifest (FORMAT.md F-22). A value is accepted only if log, epoch, LSN,
 length and CRC-32C are those of its link. Nothing here changes a byte of a payload log, or takes a claim on it.
 """
 
@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from itertools import count, islice
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple, TypeVar
 
 from walkit._internal.arrow import pa
-from walkit.errors import CorruptionError, GapError, PayloadGoneError, PayloadUnreachableError, WalkitError
+from walkit.errors import (
+    CorruptionError,
+    GapError,
+    PayloadError,
+    PayloadGoneError,
+    PayloadUnreachableError,
+    WalkitError,
+)
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import Manifest
 from walkit.read.view import PayloadSource, View
@@ -30,6 +37,7 @@ PARALLEL: Final = 8
 
 
 Opener = Callable[[Any], PayloadSource]
+Columns = TypeVar("Columns", "pa.RecordBatch", "pa.Table")
 
 
 def place_beside(location: str, place: str) -> str:
@@ -137,15 +145,17 @@ class Payloads:
                 each = by_lsn.get(record.lsn)
                 if each is not None:
                     found[each.row] = self._checked(each, record, view.manifest)
-        except PayloadUnreachableError:
+        except PayloadError:
             raise
         except WalkitError as error:
             with self._lock:
                 self._views.pop(log_id, None)
-            self._raise(run[0], error)
+            is_gone = isinstance(error, GapError | CorruptionError)
+            kind = PayloadGoneError if is_gone else PayloadUnreachableError
+            raise self._error(kind, run[0], str(error)) from error
         for each in run:
             if each.row not in found:
-                self._gone(each, "its LSN is not in the payload log")
+                raise self._error(PayloadGoneError, each, "its LSN is not in the payload log")
         return found
 
     def _view(self, wanted: _Wanted, last_lsn: int) -> View:
@@ -174,41 +184,21 @@ class Payloads:
                 why = f"another log is at {source.location}"
             except WalkitError as error:
                 cause, why = error, str(error)
-        raise self._unreachable(wanted, why) from cause
+        raise self._error(PayloadUnreachableError, wanted, why) from cause
 
     def _checked(self, wanted: _Wanted, record: Record, manifest: Manifest) -> bytes:
         link, value = wanted.link, record.value
         epochs = [e.id for e in manifest.lineage if e.first_lsn <= record.lsn]
-        if not epochs or epochs[-1] != link.epoch_id:
-            self._gone(wanted, "another epoch has written this LSN")
+        if epochs[-1:] != [link.epoch_id]:
+            raise self._error(PayloadGoneError, wanted, "another epoch has written this LSN")
         if value is None or len(value) != link.length or crc32c(value) != link.crc32c:
-            self._gone(wanted, "the value has another length or checksum")
+            raise self._error(PayloadGoneError, wanted, "the value has another length or checksum")
         return value
 
-    def _raise(self, wanted: _Wanted, error: WalkitError) -> NoReturn:
-        if isinstance(error, PayloadGoneError):
-            raise error
-        if isinstance(error, GapError | CorruptionError):
-            self._gone(wanted, str(error), error)
-        raise self._unreachable(wanted, str(error)) from error
-
-    def _gone(self, wanted: _Wanted, why: str, cause: WalkitError | None = None) -> NoReturn:
-        raise PayloadGoneError(
-            f"the value of record {wanted.lsn} of {self.location} is gone: {why} (payload log "
-            f"{wanted.link.log_id:016x}, LSN {wanted.link.lsn})",
-            location=self.location,
-            lsn=wanted.lsn,
-            link=tuple(wanted.link),
-        ) from cause
-
-    def _unreachable(self, wanted: _Wanted, why: str) -> PayloadUnreachableError:
-        return PayloadUnreachableError(
-            f"the value of record {wanted.lsn} of {self.location} cannot be reached: {why} (payload log "
-            f"{wanted.link.log_id:016x}, LSN {wanted.link.lsn})",
-            location=self.location,
-            lsn=wanted.lsn,
-            link=tuple(wanted.link),
-        )
+    def _error(self, kind: type[PayloadError], wanted: _Wanted, why: str) -> PayloadError:
+        where = f"payload log {wanted.link.log_id:016x}, LSN {wanted.link.lsn}"
+        what = f"the value of record {wanted.lsn} of {self.location} cannot be had: {why} ({where})"
+        return kind(what, location=self.location, lsn=wanted.lsn, link=tuple(wanted.link))
 
     # -- records
 
@@ -227,36 +217,29 @@ class Payloads:
 
     def batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the records of a batch with all values, in batches of about `AHEAD_BYTES` of values or one record."""
-        kinds = batch.column("kind").to_pylist()
-        lsns, values = batch.column("lsn").to_pylist(), batch.column("value").to_pylist()
-        links = {i: self.link_of(lsns[i], values[i]) for i, kind in enumerate(kinds) if kind == LINK}
         start = size = 0
-        for row in range(len(kinds) + 1):
-            more = links[row].length if row in links else 0
-            if row == len(kinds) or (size + more > AHEAD_BYTES and row > start):
-                part = [i for i in range(start, row) if i in links]
-                found = self.values([lsns[i] for i in part], [links[i] for i in part])
-                yield _replaced(batch.slice(start, row - start), {i - start: links[i] for i in part}, found)
+        columns = (batch.column(name).to_pylist() for name in ("lsn", "kind", "value"))
+        for row, (lsn, kind, value) in enumerate(zip(*columns, strict=True)):
+            more = self.link_of(lsn, value).length if kind == LINK else 0
+            if size + more > AHEAD_BYTES and row > start:
+                yield self.with_values(batch.slice(start, row - start))
                 start, size = row, 0
             size += more
+        yield self.with_values(batch.slice(start))
 
-    def state(
-        self, table: pa.Table, rows: Sequence[int] | None = None, known: Mapping[int, bytes] | None = None
-    ) -> pa.Table:
-        """Return a table of key, value, LSN and kind with values instead of links, all or in these rows.
-
-        `known` has the values of other rows. Without deletes the column `kind` is left out.
-        """
-        kinds, lsns, values = (table.column(name).to_pylist() for name in ("kind", "lsn", "value"))
-        for row, value in (known or {}).items():
-            values[row] = value
-        rows = [row for row, kind in enumerate(kinds) if kind == LINK] if rows is None else rows
-        links = [self.link_of(lsns[row], values[row]) for row in rows]
-        for row, value in zip(rows, self.values([lsns[row] for row in rows], links), strict=True):
-            values[row] = value
-        at = table.column_names.index("value")
-        whole = table.set_column(at, "value", pa.array(values, table.schema.field("value").type))
-        return whole.drop_columns("kind") if Kind.DELETE not in kinds else whole
+    def with_values(self, rows: Columns, kept: Container[int] = ()) -> Columns:
+        """Return records (lsn, kind, value and more) with values instead of links, except in the kept rows."""
+        kinds, lsns, values = (rows.column(name).to_pylist() for name in ("kind", "lsn", "value"))
+        at = [row for row, kind in enumerate(kinds) if kind == LINK and row not in kept]
+        links = [self.link_of(lsns[row], values[row]) for row in at]
+        found = self.values([lsns[row] for row in at], links)
+        for row, link, value in zip(at, links, found, strict=True):
+            kinds[row], values[row] = int(link.kind), value
+        for name, column in (("kind", kinds), ("value", values)):
+            index = rows.schema.get_field_index(name)
+            field = rows.schema.field(index)
+            rows = rows.set_column(index, field, pa.array(column, field.type))
+        return rows
 
     def link_of(self, lsn: int, value: bytes | None) -> Link:
         """Return the link of a record of kind link; CorruptionError if it has none."""
@@ -284,19 +267,6 @@ def _runs(wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
         size += each.link.length
     if run:
         yield run
-
-
-def _replaced(batch: pa.RecordBatch, links: dict[int, Link], values: list[bytes]) -> pa.RecordBatch:
-    if not links:
-        return batch
-    kinds, column = batch.column("kind").to_pylist(), batch.column("value").to_pylist()
-    for (row, link), value in zip(links.items(), values, strict=True):
-        kinds[row], column[row] = int(link.kind), value
-    schema = batch.schema
-    arrays = {"kind": pa.array(kinds, pa.int8()), "value": pa.array(column, pa.binary())}
-    return pa.RecordBatch.from_arrays(
-        [arrays.get(f.name, batch.column(i)) for i, f in enumerate(schema)], schema=schema
-    )
 
 
 class _Ahead:

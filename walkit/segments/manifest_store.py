@@ -647,7 +647,7 @@ def note_level(store: ManifestStore, durability: str) -> None:
 
 
 OWNER_KEY = "owner"
-"""Where the manifest of a payload log names its owner (FORMAT.md F-21)."""
+"""Where the manifest of a payload log names its owner (FORMAT.md F-22)."""
 
 
 PAYLOAD_KEY = "payload_key"

@@ -22,7 +22,7 @@ from walkit._internal.arrow import numbers_of, validated
 from walkit._internal.report import report_html
 from walkit.objects.entrance import reader_at
 from walkit.read.read_api import ReadApi
-from walkit.record import Kind, Link
+from walkit.record import Kind
 from walkit.state.mapping_api import MappingApi
 from walkit.state.reconcile import DELETE, Mask
 from walkit.state.state_at import StateProgress, deletions, exact_state
@@ -141,56 +141,30 @@ class _Told(NamedTuple):
     up_to: int = 0
 
 
-class _Linked(NamedTuple):
-    row: int
-    lsn: int
-    link: Link
-
-
-def _links_of(state: pa.Table) -> dict[bytes, _Linked]:
-    """Return the links of a state by their keys."""
+def _links_of(state: pa.Table) -> dict[tuple[bytes, bytes], int]:
+    """Return the rows of a state that have links, by key and link."""
     if "kind" not in state.column_names:
         return {}
-    rows = np.flatnonzero(pc.equal(state["kind"], int(Kind.LINK)).to_numpy())
-    keys, lsns, values = (state[name].take(rows).to_pylist() for name in ("key", "lsn", "value"))
-    parts = zip(rows.tolist(), lsns, map(Link.decode, values), strict=True)
-    return dict(zip(keys, (_Linked(*part) for part in parts), strict=True))
+    rows = np.flatnonzero(pc.equal(state["kind"], int(Kind.LINK)).to_numpy()).tolist()
+    keys, values = (state[name].take(rows).to_pylist() for name in ("key", "value"))
+    return dict(zip(zip(keys, values, strict=True), rows, strict=True))
 
 
-def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> tuple[_Told, _Told]:
-    """Return both sides with values instead of links; links that are equal stay, and are the same bytes.
-
-    Two links are equal if they are one, or if length, CRC-32C and bytes are equal. Those are fetched a pair at a time,
-    so that only the values that differ are in memory together.
-    """
-    links = _links_of(left.newest), _links_of(right.newest)
-    same: dict[int, bytes] = {}
-    for key in () if unchanged else links[0].keys() & links[1].keys():
-        one, other = links[0][key], links[1][key]
-        alike = one.link[3:5] == other.link[3:5]
-        if one.link == other.link or (alike and _value_of(left, one) == _value_of(right, other)):
-            same[other.row] = one.link.encode()
-            del links[0][key], links[1][key]
-    sides = zip((left, right), links, ({}, same), strict=True)
-    found = [
-        side._replace(
-            newest=_log_of(side).payloads.state(side.newest, [each.row for each in ours.values()], known)
-        )
-        if ours or known
-        else side
-        for side, ours, known in sides
-    ]
-    return found[0], found[1]
-
-
-def _value_of(side: _Told, linked: _Linked) -> bytes:
-    return _log_of(side).payloads.value(linked.lsn, linked.link)
-
-
-def _log_of(side: _Told) -> ReadApi:
-    if side.log is None:
-        refuse("side", "KeyedTable", "its Store or log: a table cannot fetch values that are in payload logs")
-    return side.log
+def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> list[_Told]:
+    """Return both sides with values instead of links. A link that both have stays, unless `unchanged` shows it."""
+    links = [_links_of(side.newest) for side in (left, right)]
+    both = set() if unchanged else links[0].keys() & links[1].keys()
+    sides = []
+    for side, ours in zip((left, right), links, strict=True):
+        if len(ours) > len(both):
+            if side.log is None:
+                refuse(
+                    "side", "KeyedTable", "its Store or log: a table cannot fetch values from payload logs"
+                )
+            newest = side.log.payloads.with_values(side.newest, {ours[each] for each in both})
+            side = side._replace(newest=newest)  # noqa: PLW2901 - the same side, with its values
+        sides.append(side)
+    return sides
 
 
 def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told:

@@ -93,7 +93,9 @@ class MappingApi(ABC):
     def to_arrow(self) -> pa.Table:
         """Return the state of one moment: key, value, and the LSN of the record that set it; in order of keys."""
         table = table_of(self._image())
-        return table if "kind" not in table.column_names else self._values_log().payloads.state(table)
+        if "kind" not in table.column_names:
+            return table
+        return self._values_log().payloads.with_values(table).drop_columns("kind")
 
     def checksum(self) -> int:
         """Return 64 bits that are equal for equal keys and values, by any history."""

@@ -346,7 +346,7 @@ def checksum_of(image: Iterable[Batch]) -> int:
         lengths = [len(k) for k in batch.keys if k is not None]
         values, links = list(batch.values), dict[int, Link]()
         for row, value in enumerate(values):
-            if type(value) is LinkBytes:  # where the value is kept is history, too
+            if type(value) is LinkBytes:  # the place of the value is history, too
                 link = links[row] = Link.decode(value)
                 values[row] = link.crc32c.to_bytes(4, "little")
         sizes = [_ABSENT if v is None else len(v) for v in values]
