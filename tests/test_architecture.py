@@ -33,7 +33,7 @@ ROOMS = (
         "config",
     ),
     *("format", "storage", "commit", "policy", "segments", "recovery", "read", "log"),
-    *("objects", "copier", "state", "compaction", "store", "replication", "spark"),
+    *("links", "objects", "copier", "state", "compaction", "store", "replication", "spark"),
     *("models", "measure", "simulate", "workload", "bench", "crashlab", "plots", "views", "demo", "cli"),
 )
 UPSTAIRS = ("testing", "__main__")  # may import every room; no room imports them

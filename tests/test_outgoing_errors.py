@@ -55,6 +55,8 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "mode": lambda: "r",
     "name": lambda: "name",
     "policy": lambda: "prefix",
+    "payload_log": none,
+    "resolve": lambda: "link",
     "records": lambda: pa.table({"value": [b"v"]}),
     "time": lambda: datetime(2026, 1, 1, tzinfo=UTC),
     "timestamp": lambda: 1,

@@ -146,6 +146,11 @@ class LogOptions:
     """Limits beyond which the log drops records by itself."""
     idle_marker_ms: int = IDLE_MARKER_MS_DEFAULT
     """After this idle time one mark frame promises the tail; 0 writes none."""
+    link_over: int | None = None
+    """Values of more bytes go to `payload_log`, and the log keeps a link to each: see docs/link-records.md."""
+    payload_log: Any = None
+    """The place of the log that keeps these values: a path, a URL, a storage or an object store. It belongs to this log
+    alone."""
 
     def __post_init__(self) -> None:
         _check_bools(self)
@@ -154,6 +159,7 @@ class LogOptions:
         _check_numbers(self)
         _check_retention(self)
         _check_window(self)
+        _check_links(self)
         if self.interval_ms is not None and self.durability != "interval":
             text = f"only with durability='interval', not {self.durability!r}"
             refuse("interval_ms", self.interval_ms, text, self.durability)
@@ -168,6 +174,7 @@ class LogOptions:
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         values["frame_bytes_max"], values["in_flight"] = int(self.frame_bytes_max), int(self.in_flight)
         values["policy"] = None if self.policy is None else repr(self.policy)
+        values["payload_log"] = None if self.payload_log is None else str(self.payload_log)
         values["retention"] = {f.name: getattr(self.retention, f.name) for f in fields(Retention)}
         return values
 
@@ -283,3 +290,15 @@ def _check_retention(options: LogOptions) -> None:
     if options.retention.at_capacity == "refuse" and limit is not None and limit < least:
         text = "with at_capacity='refuse', as only the segment that is not in use can be trimmed"
         refuse("bytes_max", limit, f"at least two segments ({least:,}) {text}", least)
+
+
+LINK_OVER_MIN = 64
+"""A link has 40 bytes, so a value below this limit would gain nothing."""
+
+
+def _check_links(options: LogOptions) -> None:
+    over, place = options.link_over, options.payload_log
+    if (over is None) != (place is None):
+        refuse("link_over", over, "given together with payload_log, or neither of them", place)
+    if over is not None:
+        check_whole(over, "link_over", LINK_OVER_MIN, int(options.frame_bytes_max) // 2)

@@ -15,6 +15,7 @@
     ├── LogExistsError(FileExistsError)     look elsewhere
     ├── NotALogError                        look elsewhere
     ├── LogLockedError                      close the other writer
+    ├── LogOwnedError                       give the log a payload log of its own
     ├── LogFencedError                      find out which writer has the log now; opening again takes it back
     ├── FormatVersionError                  use a newer walkit
     ├── CorruptionError                     stop; keep the files; verify, repair or restore
@@ -39,6 +40,9 @@
     ├── CallbackError                       use `submit` in the callback, or another thread
     ├── LogPoisonedError                    nothing was written: repair the device, open again
     ├── LogClosedError                      nothing was written: open again
+    ├── PayloadError                        read with resolve="link", or see its subclass
+    │   ├── PayloadGoneError                the value is lost: restore the payload log
+    │   └── PayloadUnreachableError         give the reader a way to the payload log, then try again
     ├── GapError                            start again at `oldest`
     ├── ClaimError                          look at `reason`: take the claim again, or leave it to its owner
     ├── CursorError                         decide where the consumer begins, and reset the cursor
@@ -542,6 +546,51 @@ class GapError(WalkitError):
         what = f"record {wanted} is gone: the oldest that can be read is {oldest}"
         super().__init__(f"{what}; {hint}" if hint else what)
         self.wanted, self.oldest = wanted, oldest
+
+
+class LogOwnedError(WalkitError):
+    """A log cannot be opened for writing like this: it is the payload log of another log, or an ordinary log.
+
+    `owner` is the id of the log that it belongs to; None for a log that belongs to none. Nothing was changed.
+    """
+
+    code = "log-owned"
+
+    def __init__(self, path: str, owner: int | None) -> None:
+        if owner is None:
+            what = "is an ordinary log; give payload_log a new place"
+        else:
+            what = f"is the payload log of log {owner:016x}, which alone writes to it"
+        super().__init__(f"{path} {what}. Nothing was changed")
+        self.path, self.owner = path, owner
+
+
+class PayloadError(WalkitError):
+    """A value that is kept in a payload log was not written, or cannot be read.
+
+    `location` is the log, `lsn` the record (0 before it has a number), `link` the reference as a tuple (payload log id,
+    epoch id, LSN, length, CRC-32C, kind), or None.
+    """
+
+    code = "payload"
+
+    def __init__(
+        self, message: str, *, location: str, lsn: int = 0, link: tuple[Any, ...] | None = None
+    ) -> None:
+        super().__init__(message)
+        self.location, self.lsn, self.link = location, lsn, link
+
+
+class PayloadGoneError(PayloadError):
+    """The value of a link is no longer in its payload log, or it is damaged there."""
+
+    code = "payload-gone"
+
+
+class PayloadUnreachableError(PayloadError):
+    """A payload log cannot be found or reached. A record that was being written was not written."""
+
+    code = "payload-unreachable"
 
 
 class CursorError(WalkitError):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import struct
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
@@ -68,6 +69,54 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'walkit.record' has no attribute {name!r}")
 
 
+_LINK = struct.Struct("<BxxxIQQQQ")
+LINK_BYTES = _LINK.size
+"""Size of a link, which is the value of a record of kind link."""
+
+
+class Link(NamedTuple):
+    """Where a value is that is kept in a payload log, and how to know it (FORMAT.md F-22)."""
+
+    log_id: int
+    """The payload log."""
+    epoch_id: int
+    """The epoch of the payload log that wrote the value."""
+    lsn: int
+    """The record of the payload log that has the value."""
+    length: int
+    """Bytes of the value."""
+    crc32c: int
+    kind: Kind
+    """The kind of record that the link stands for: put or bundle."""
+
+    def encode(self) -> bytes:
+        """Return the value of the link record."""
+        return _LINK.pack(self.kind, self.crc32c, self.log_id, self.epoch_id, self.lsn, self.length)
+
+    @classmethod
+    def decode(cls, value: Buffer | None) -> Link:
+        """Return the link of a link record's value; ValueError for bytes that are not a link."""
+        if value is None or len(value) != LINK_BYTES or any(value[1:4]) or value[0] not in (1, 3):
+            raise ValueError("not a link")
+        kind, crc, log_id, epoch_id, lsn, length = _LINK.unpack(value)
+        return cls(log_id, epoch_id, lsn, length, crc, Kind(kind))
+
+
+class LinkBytes(bytes):
+    """An encoded link, as the value of a key in a state: other values are plain bytes."""
+
+    __slots__ = ()
+
+
+def linked_values(values: Sequence[Any], kinds: int | Sequence[int]) -> Sequence[Any]:
+    """Return the values of records, with those of kind link as `LinkBytes`."""
+    if isinstance(kinds, int):
+        return values if kinds != Kind.LINK else list(map(LinkBytes, values))
+    if Kind.LINK not in kinds:
+        return values
+    return [LinkBytes(v) if k == Kind.LINK else v for v, k in zip(values, kinds, strict=True)]
+
+
 class Record(NamedTuple):
     """One record as stored in the log. An absent key or value is None; an empty one is b""."""
 
@@ -81,6 +130,11 @@ class Record(NamedTuple):
     def verified(self) -> bool:
         """Whether the checksums of its frame were right. False only in records of `read(damaged="unverified")`."""
         return True
+
+    @property
+    def link(self) -> Link | None:
+        """The link to a value that is kept in a payload log; None for every other record."""
+        return Link.decode(self.value) if self.kind is Kind.LINK else None
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the record in IPython, also within a list, without the bytes of a long key or value."""
@@ -122,6 +176,60 @@ class UnverifiedRecord(Record):
     def verified(self) -> bool:
         """False."""
         return False
+
+
+class LinkedRecord(Record):
+    """A record whose value is in a payload log: `value` fetches it once, when it is first used.
+
+    It has the kind that the link stands for, and is equal to a record with the same value. Using the value raises
+    PayloadGoneError or PayloadUnreachableError; the fields before it never do.
+    """
+
+    _link: Link
+    _fetch: Callable[[], bytes] | None
+
+    @classmethod
+    def of(cls, record: Record, link: Link, fetch: Callable[[], bytes]) -> LinkedRecord:
+        """Return the record that a link record stands for."""
+        linked = super().__new__(cls, record.lsn, link.kind, record.key, None, record.timestamp)
+        linked._link, linked._fetch = link, fetch
+        return linked
+
+    @property
+    def value(self) -> bytes:  # the field of the tuple stays empty
+        """The value, from the payload log."""
+        if self._fetch is not None:
+            self._value, self._fetch = self._fetch(), None
+        return self._value
+
+    @property
+    def link(self) -> Link:
+        """See Record."""
+        return self._link
+
+    def _whole(self) -> Record:
+        return Record(self.lsn, self.kind, self.key, self.value, self.timestamp)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._whole())
+
+    def __getitem__(self, index: Any) -> Any:
+        return self._whole()[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._whole() == (other._whole() if isinstance(other, LinkedRecord) else other)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash(self._whole())
+
+    def __reduce__(self) -> Any:
+        return Record, tuple(self._whole())
+
+    def __repr__(self) -> str:
+        return f"<LinkedRecord {self.lsn}: {self.kind} of {self._link.length:,} bytes in a payload log>"
 
 
 def _shortened(value: bytes) -> str:

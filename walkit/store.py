@@ -390,9 +390,11 @@ class Store(MappingApi):
         LogClosedError, StorageError, CorruptionError: each segment is then the old one or the new, and compacting again
         continues. A log compacted in part has the same state.
         """
-        return self._compactor.compact(
+        report = self._compactor.compact(
             exact_from_lsn, waste_ratio=waste_ratio, bytes_per_s=bytes_per_s, progress=progress
         )
+        self.log.parts.trimmer.on_dropped(False)
+        return report
 
     def state_at(self, lsn: int) -> PastState:
         """Return the state as it was with everything up to `lsn`: a read-only mapping, in memory, of keys to values.

@@ -175,7 +175,7 @@ def test_a_stream_that_is_killed_has_each_lsn_once(
     choice, killed = random.Random(23), False
     with churned(tmp_path, kind) as churns:
         for _ in range(8):
-            query = started(spark, tmp_path, **kind)  # type: ignore[arg-type]
+            query = started(spark, tmp_path, **kind)
             wait_for_batches(query, 1)
             churns[0].ended.wait(choice.uniform(0, 0.7))
             for pid in planners():

@@ -19,6 +19,7 @@ The rules it keeps:
 - With an `ack_limit_lsn` (replicas, see `replication.primary.replica_acks`) written records wait in `unacked` until
   the limit has reached it, too: acknowledged is the smaller of both. `give_up` fails the callers of frames that are
   late: the records stay, and the mark passes them like any other.
+- A submission in `held` keeps its place, and nothing after it is taken before `release` or `withdraw`.
 - A sync covers only frames that were written before it began: `sync_begin` takes the prefix, `synced` gives it back.
 - Marks only grow: `applied <= acked <= written <= appended`, `durable <= appended`; each moves in one place, and is
   asserted there.
@@ -131,6 +132,10 @@ class OrderingCore(Generic[S]):
         """When to call `take` again, because the policy holds frames back; None if it holds none."""
         # Changed under the commit lock only; its order is that of the LSNs to come.
         self.pending: deque[S] = deque()
+        # Added to before a submission is queued, by any thread; else changed under the commit lock. A dict, because
+        # each step is one call.
+        self.held: dict[S, Any] = {}
+        """Submissions that wait for something outside, and keep back all that is queued after them."""
         self.batch: Any = None
         """The last of them, if it may still grow (the driver does that); else None."""
         # Changed under the commit lock, before the call that changes `pending`: an interrupt may leave them too
@@ -236,6 +241,15 @@ class OrderingCore(Generic[S]):
         del self.pending[index]
         self._bytes -= submission.size_bytes
         self._records -= submission.count
+        self.held.pop(submission, None)
+        return True
+
+    def release(self, submission: S, size_bytes: int) -> bool:
+        """Let a held submission be taken, with `size_bytes` from now on; False if it waits no longer."""
+        if self.held.pop(submission, None) is None:
+            return False
+        self._bytes += size_bytes - submission.size_bytes
+        submission.size_bytes = size_bytes
         return True
 
     def _cut(self, verdict: Take) -> Sequence[S]:
@@ -249,7 +263,7 @@ class OrderingCore(Generic[S]):
         if verdict is not TAKE_ALL:
             bytes_max = min(bytes_max, verdict.size_bytes or bytes_max)
             records_max = min(records_max, verdict.records or records_max)
-        if self._bytes <= bytes_max and self._records <= records_max:
+        if self._bytes <= bytes_max and self._records <= records_max and not self.held:
             taken = self.taken_records + self._records
             emptied: deque[S] = deque()
             group, self.pending = self.pending, emptied
@@ -260,6 +274,8 @@ class OrderingCore(Generic[S]):
         size = records = 0
         for head in self.pending:
             if group and (size + head.size_bytes > bytes_max or records + head.count > records_max):
+                break
+            if self.held and head in self.held:
                 break
             size += head.size_bytes
             records += head.count
@@ -339,6 +355,7 @@ class OrderingCore(Generic[S]):
     def forget_waiting(self) -> None:
         """Forget the waiting and the taken submissions; the lock was held since `waiting`. Allocates nothing."""
         self.pending.clear()
+        self.held.clear()
         self._bytes = self._records = self.taken_records = self.taken_frames = 0
 
     # -- on the way in
@@ -361,7 +378,7 @@ class OrderingCore(Generic[S]):
         if self.inbox:
             self.take_in(now_us)
         verdict: Take | None = TAKE_ALL
-        if self.policy is not None or self.in_flight or self.taken_frames or self.unacked:
+        if self.policy is not None or self.in_flight or self.taken_frames or self.unacked or self.held:
             verdict = self._verdict(now_us)
         elif not self.pending or self.failure is not None:
             return ()
@@ -383,6 +400,8 @@ class OrderingCore(Generic[S]):
         """Return the submissions that may be taken now, or None."""
         self.seal_at_us = None
         if not self.pending or self.failure is not None:
+            return None
+        if self.held and self.pending[0] in self.held:
             return None
         writing = self.taken_frames
         if self.in_flight or writing:

@@ -18,13 +18,14 @@ the frame writer and failure (`frame_writer`), syncs, marker frames and replicas
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, Protocol
 
 from walkit.commit.background import AckLimit, BackgroundSyncer, BackgroundWork, DeviceWorker
 from walkit.commit.core import OrderingCore
 from walkit.commit.delivery import Completion, Delivery
 from walkit.commit.election import LeaderElection, WriterPool
+from walkit.commit.frame import SealedFrame
 from walkit.commit.frame_writer import CommitCounters, CommitFailure, FrameWriter
 from walkit.commit.latches import CommitSignal, call_all
 from walkit.commit.ports import AdmissionGate, FrameObserver, FrameSink
@@ -33,6 +34,7 @@ from walkit.commit.timer import CommitClock, CommitTimer, DeviceWatch
 from walkit.commit.ways_in import Leader, Submitter
 from walkit.errors import WalkitError
 from walkit.events import EventSink
+from walkit.format.body import Columns
 
 
 class _LockHolder(Protocol):
@@ -212,7 +214,38 @@ class CommitDriver:
             withdrawn = self.core.withdraw(ticket)
             callbacks = self.signal.notify_locked() if withdrawn else []
         call_all(callbacks)
+        self.election.kick()  # it may have held back others
         return withdrawn
+
+    def release(self, ticket: SingleTicket, columns: Columns, size_bytes: int) -> bool:
+        """Let a held ticket be written, with these records; False if it waits no longer. See `held` of the core."""
+        with self.lock:
+            released = self.core.release(ticket, size_bytes)
+            if released:
+                ticket.columns, ticket.value = columns, b""
+            callbacks = self.signal.notify_locked()
+        call_all(callbacks)
+        self.election.kick()
+        return released
+
+    def refuse(self, ticket: SingleTicket, error: WalkitError) -> None:
+        """Fail a ticket that still waits: nothing of it is written. Does nothing for another."""
+        completion = self.failure.completion
+        with self.lock:
+            if self.core.withdraw(ticket):
+                completion.queue_in_order_locked([SealedFrame.refused([ticket], error)])
+            callbacks = self.signal.notify_locked()
+        call_all(callbacks)
+        completion.run()
+        self.election.kick()
+
+    def wrap(self, ways: Mapping[str, Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+        """Replace these ways in, and return those that were there. Before anything is queued."""
+        before = {name: getattr(self, name) for name in ways}
+        for name, way in ways.items():
+            assert name in WAYS_IN
+            setattr(self, name, way)
+        return before
 
     def add_write_observer(self, observer: FrameObserver) -> None:
         """Let an observer see the frames written from now on."""

@@ -17,10 +17,8 @@ class Submission(Protocol):
     def count(self) -> int:
         """Its records."""
 
-    @property
-    def size_bytes(self) -> int:
-        """Upper bound of the records' bytes in a frame's body."""
-
+    size_bytes: int
+    """Upper bound of the records' bytes in a frame's body."""
     submitted_us: int
     """When it was queued, on the core's clock; set by the core."""
     first_lsn: int

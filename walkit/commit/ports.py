@@ -116,3 +116,5 @@ class LogPorts:
 
     ack_sink: AcknowledgementSink | None = None
     gate: AdmissionGate | None = None
+    owner: tuple[int, int] | None = None
+    """For a payload log: the id of the log that it belongs to, and the key that only this log knows."""

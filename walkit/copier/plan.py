@@ -14,7 +14,7 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.read.view import LogView, Span
 from walkit.segments.frame_walk import walk_segment
-from walkit.segments.manifest_store import gaps_where
+from walkit.segments.manifest_store import gaps_where, shared_facts
 from walkit.storage.interface import StorageFile
 
 
@@ -101,5 +101,5 @@ def planned_manifest(
         low_watermark=low,
         checkpoint_lsn=snapshot_lsn or manifest.checkpoint_lsn,
         **gaps_where(manifest, lambda g: start <= g.start_position and g.end_position <= end.position),
-        extra=dict(extra or {}),
+        extra=shared_facts(extra or {}),
     )

@@ -100,7 +100,7 @@ class AsyncLog:
         """
         log, wake, wanted = self.log, _LoopWake(), max(as_lsn(first_lsn, "first_lsn"), 1)
         if isinstance(log, WriteAheadLog):
-            steps, pause_s = followed(log.parts, wanted, wake), None
+            steps, pause_s = followed(log.parts, log, wanted, wake), None
         else:
             steps, pause_s = followed_by(log, wanted), log.source.poll_s
         with closing(steps):

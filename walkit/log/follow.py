@@ -10,6 +10,7 @@ from walkit._internal.threads import WakeEvent
 from walkit.errors import GapError
 from walkit.log.live_log import EndWatcher
 from walkit.log.parts import LogParts
+from walkit.read.read_api import ReadApi, resolved
 from walkit.record import Record
 
 
@@ -20,7 +21,12 @@ class Wakeable(EndWatcher, Protocol):
         """Forget the news until now; the caller looks at them after this call."""
 
 
-def followed(parts: LogParts, wanted: int, wake: Wakeable) -> Generator[Record | None]:
+def followed(
+    parts: LogParts,
+    log: ReadApi,
+    wanted: int,
+    wake: Wakeable,
+) -> Generator[Record | None]:
     """Yield the records from LSN `wanted` on, and None after the newest one: `wake` is set if there may be more.
 
     See `WriteAheadLog.follow` for its end and its errors.
@@ -37,7 +43,7 @@ def followed(parts: LogParts, wanted: int, wake: Wakeable) -> Generator[Record |
             if wanted < view.complete_from_lsn:
                 raise GapError(wanted, view.complete_from_lsn)
             if wanted <= newest:
-                yield from view.records(wanted, newest)
+                yield from resolved(log, view.record_batches(wanted, newest))
                 wanted = newest + 1
             elif failed:
                 raise driver.refused()

@@ -25,7 +25,14 @@ from walkit.recovery.log_scan import Progress, read_durable_slot
 from walkit.recovery.plan import RecoveryPlan, emit_recovery, plan_recovery
 from walkit.recovery.report import RecoveryReport
 from walkit.segments.consumer_files import claims_locked
-from walkit.segments.manifest_store import DURABLE_NAME, load_manifest_file, settle_manifest, write_manifest
+from walkit.segments.manifest_store import (
+    DURABLE_NAME,
+    check_owner,
+    load_manifest_file,
+    owner_facts,
+    settle_manifest,
+    write_manifest,
+)
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.storage.address import storage_at
 from walkit.storage.interface import Storage, remove_if_there
@@ -92,12 +99,13 @@ def _open_locked(
             if mode == "x" and not created:
                 raise LogExistsError(storage.location)
             if created:
-                manifest = _create(storage, options)
+                manifest = _create(storage, options, ports.owner)
             else:
                 settle_manifest(storage)
                 found = load_manifest_file(storage, found)
                 manifest = found.manifest
             _check_stored(manifest, options)
+            check_owner(manifest, storage.location, ports.owner)
             slot = read_durable_slot(storage)
             detail["segments"] = len(manifest.segments)
         except BaseException:
@@ -133,11 +141,12 @@ def _require_a_log(storage: Storage, mode: str) -> ManifestFile | None:
     return found
 
 
-def _create(storage: Storage, options: LogOptions) -> Manifest:
+def _create(storage: Storage, options: LogOptions, owner: tuple[int, int] | None) -> Manifest:
     manifest = Manifest(
         log_id=secrets.randbits(64) | 1,
         created_us=wall_us(),
         ack_order=options.ack_order or "append",
+        extra=owner_facts(owner),
     )
     make_log(storage, manifest)
     return manifest

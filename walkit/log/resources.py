@@ -46,6 +46,8 @@ class LogResources:
         self._close_lock: Any = threading.RLock()
         self._finishing = allocate_lock()
         """Taken by the thread that finishes a closing, and never given back. Guards nothing else."""
+        self.after_stop: Callable[[], object] | None = None
+        """Called by a closing when nothing is queued: the commit path waits for it no longer."""
         _open.add(self)
 
     def close(self) -> None:
@@ -77,6 +79,8 @@ class LogResources:
                 lifetime.closed = False  # frames may still be written, so the lock must not go
                 raise
             try:
+                if self.after_stop is not None:
+                    self.after_stop()
                 self._finish()
             except MemoryError:
                 self._finish_here()

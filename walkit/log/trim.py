@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -21,8 +21,6 @@ from walkit.format.manifest import LogEnd, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.log.claims import ClaimTable
 from walkit.log.live_log import Lifetime, LogMarks
-from walkit.read.view import View
-from walkit.record import Record
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.history import check_identity, open_segment
 from walkit.segments.index_file import files_of, index_segment
@@ -203,6 +201,8 @@ class Trimmer:
         # value only keeps more.
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state made from this log; None if none is kept."""
+        self.on_dropped: Callable[[bool], object] = lambda saving: None
+        """Called when records or snapshots have gone, with whether the caller has `state_lock`: see `links.floor`."""
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
@@ -315,6 +315,7 @@ class Trimmer:
             self._orphan_files.remove()
         self.emit_trim(trimmed)
         rewritten = self._rewrite_straddling(waste_ratio)
+        self.on_dropped(False)
         return TrimReport(
             trimmed.low_watermark,
             len(trimmed.segments),
@@ -333,11 +334,6 @@ class Trimmer:
                 bytes=trimmed.size_bytes,
                 low_watermark=trimmed.low_watermark,
             )
-
-    def drain(self, view: View, last_lsn: int) -> Iterator[Record]:
-        """Yield the records of a view up to `last_lsn`; when the last has been taken, trim up to there."""
-        yield from view.records(view.first_lsn, last_lsn)
-        self.trim(last_lsn)
 
     # -- the segment that straddles the low watermark
 

@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._internal.arrow import pa
@@ -33,6 +33,8 @@ from walkit.metrics import LogStatistics
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
 from walkit.read.cursor import CursorApi
 from walkit.read.inventory import SegmentShown, segments_html
+from walkit.read.read_api import resolved
+from walkit.read.reader import folder_source
 from walkit.read.view import View
 from walkit.record import AppendResult, Kind, Record
 from walkit.recovery.report import Cut, RecoveryReport
@@ -91,6 +93,9 @@ def log_html(
     )
 
 
+if TYPE_CHECKING:
+    from walkit.read.payloads import Payloads, PayloadUsage
+
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
@@ -113,9 +118,15 @@ class WriteAheadLog(CursorApi):
         self._driver = parts.driver
         self._limit_bytes = min(parts.core.body_bytes_max, parts.options.queue_bytes_max)
         self._appender = Appender(parts.driver, parts.options, self._limit_bytes, parts.records_max)
+        self.open_payloads = folder_source
+        self._usage: Callable[[], PayloadUsage | None] = lambda: None
         self._finalizer = weakref.finalize(self, close_dropped, resources)
         watch_exit()
         _open_logs.add(self)
+
+    def payload_usage(self) -> PayloadUsage | None:
+        """Count what is live and dead in the payload log, in values and bytes; None without one. Reads both logs."""
+        return self._usage()
 
     # -- appending
 
@@ -278,7 +289,7 @@ class WriteAheadLog(CursorApi):
 
     def _follow(self, wanted: int, timeout: float | None) -> Iterator[Record]:
         wake = WakeEvent()  # this method is the iterator, which keeps the log open
-        yield from as_they_come(followed(self.parts, wanted, wake), wake, timeout)
+        yield from as_they_come(followed(self.parts, self, wanted, wake), wake, timeout)
 
     # -- marks
 
@@ -394,7 +405,13 @@ class WriteAheadLog(CursorApi):
         view, newest = self._now()
         last_lsn = min(as_lsn(up_to_lsn, "up_to_lsn"), newest)
         self._make_durable(last_lsn)
-        return self.parts.trimmer.drain(view, last_lsn)
+        return self._drain(view, last_lsn)
+
+    def _drain(self, view: View, last_lsn: int) -> Iterator[Record]:
+        for record in resolved(self, view.record_batches(view.first_lsn, last_lsn)):
+            _ = record.value  # the trim may free one that is kept in a payload log
+            yield record
+        self.parts.trimmer.trim(last_lsn)
 
     def enforce_retention(
         self, limits: Retention | None = None, *, progress: RetentionProgress | None = None
@@ -488,3 +505,20 @@ class WriteAheadLog(CursorApi):
 def open_logs() -> list[WriteAheadLog]:
     """Return the logs that are open for writing in this process, oldest first."""
     return sorted((log for log in _open_logs if not log.closed), key=lambda log: log._opened_at)
+
+
+def link_values(
+    log: WriteAheadLog,
+    limit_bytes: int,
+    payloads: Payloads,
+    usage: Callable[[], PayloadUsage],
+    close: Callable[[], object],
+) -> None:
+    """Let a log take values up to a limit that may be beyond a frame's: its ways in send them elsewhere already.
+
+    `payloads` has the values for readers, and `close` is called when nothing is queued anymore.
+    """
+    parts = log.parts
+    log._limit_bytes, log._payloads, log._usage = limit_bytes, payloads, usage
+    log._resources.after_stop = close
+    log._appender = Appender(parts.driver, parts.options, limit_bytes, parts.records_max)

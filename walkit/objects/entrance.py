@@ -14,7 +14,8 @@ from walkit.log.open import open_writer
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.view import ObjectEnd
 from walkit.read.claim import LEASE_S_DEFAULT, Claim, lease_us_of
-from walkit.read.reader import LogReader
+from walkit.read.reader import LogReader, source_of
+from walkit.read.view import PayloadSource
 from walkit.segments.consumer_files import LOCK_WAIT_S, OWN
 from walkit.storage.address import AnyPlace, Place, is_object_url, open_store, storage_at
 from walkit.storage.interface import Storage
@@ -47,6 +48,7 @@ def open_log(
     storage: AnyPlace | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: None = None,
+    payload_log: AnyPlace | None = None,
 ) -> LogReader: ...
 
 
@@ -59,6 +61,7 @@ def open_log(
     storage: AnyPlace | None = None,
     storage_options: Mapping[str, Any] | None = None,
     progress: Callable[[int, int], None] | None = None,
+    payload_log: AnyPlace | None = None,
 ) -> WriteAheadLog | LogReader:
     """Open a log. mode "a" opens or creates it, "x" only creates; "r" reads it from any process, and never changes it.
 
@@ -67,7 +70,8 @@ def open_log(
     `storage=` takes any `walkit.storage.Storage` or `ObjectStore` instead. Opening for writing recovers first
     (`log.recovery` has the report); `progress` is called with (bytes scanned, bytes to scan). In a folder it takes
     the lock. On object storage it fences every earlier writer, which fails with LogFencedError. Opening for reading
-    scans nothing, and takes `events` alone: `options` or `progress` beside mode "r" are an OptionsError.
+    scans nothing, and takes `events` and `payload_log` alone: `options` or `progress` beside mode "r" are an
+    OptionsError. `payload_log` is where the values of links are looked for before the place that the log names.
 
     An interrupt (Ctrl-C) is raised when the opening has ended, and nothing is held then; one that comes up after that,
     on the way to the caller, leaves the log in `walkit.open_logs()` until it is closed or collected.
@@ -77,12 +81,26 @@ def open_log(
     lock is held.
     """
     if mode != "r":
+        if payload_log is not None:
+            refuse("payload_log", payload_log, "LogOptions has it for an opening for writing", mode)
         return writer_at(path, storage, storage_options, mode, options, events, progress)
     # A reader writes, recovers and scans nothing at its opening: nothing is taken that would then be ignored.
     for name, value in (("options", options), ("progress", progress)):
         if value is not None:
             refuse(name, value, "only an opening for writing takes it, and mode='r' reads", "r")
-    return LogReader(log_at(_place_of(path, storage, storage_options)), EventSink(events))
+    return reader_at(_place_of(path, storage, storage_options), EventSink(events), payload_log=payload_log)
+
+
+def reader_at(
+    place: AnyPlace, events: EventSink | None = None, *, payload_log: AnyPlace | None = None
+) -> LogReader:
+    """Return a reader of the log at a place, which finds payload logs wherever they are."""
+    return LogReader(log_at(place), events, open_payloads=payload_source, payload_log=payload_log)
+
+
+def payload_source(place: AnyPlace) -> PayloadSource:
+    """Open a payload log for reading, in a folder or on object storage."""
+    return source_of(LogReader(log_at(place)))
 
 
 def open_async(
@@ -170,13 +188,41 @@ def writer_at(
 ) -> WriteAheadLog:
     """Open a log for writing, see `open_log`; `ports` get its frames and guard its queue."""
     place = _place_of(path, storage, storage_options)
-    if object_store_of(place) is None:
-        return open_writer(cast(Storage, place), mode, options, events, progress, ports)
-    from walkit.objects.open import open_object_writer
+    values = None if not isinstance(options, LogOptions) else options.payload_log
+    if values is not None:
+        from walkit.links.linking import link, require_another
 
-    is_url = place is not path and place is not storage
-    store = cast(ObjectStore, place)
-    return open_object_writer(store, mode, options, events, progress, ports, is_url=is_url)
+        own = (
+            values
+            if is_object_url(values)
+            else getattr(values, "location", None) or storage_at(values).location
+        )
+        require_another(place.location, own)
+    if object_store_of(place) is None:
+        log = open_writer(cast(Storage, place), mode, options, events, progress, ports)
+    else:
+        from walkit.objects.open import open_object_writer
+
+        is_url = place is not path and place is not storage
+        store = cast(ObjectStore, place)
+        try:
+            log = open_object_writer(store, mode, options, events, progress, ports, is_url=is_url)
+        except BaseException:
+            if is_url:
+                store.close()
+            raise
+    log.open_payloads = payload_source
+    if values is not None:
+
+        def open_payload_log(options: LogOptions, ports: LogPorts) -> WriteAheadLog:
+            return writer_at(values, None, None, "a", options, None, None, ports)
+
+        try:
+            link(log, open_payload_log, payload_source)
+        except BaseException:
+            log.close()
+            raise
+    return log
 
 
 def object_store_of(

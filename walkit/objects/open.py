@@ -288,6 +288,7 @@ def open_object_writer(
             mode=mode,
             window=window_of(given),
             progress=ending_early(progress),
+            owner=None if ports is None else ports.owner,
         )
         if is_url:
             opening.reads.repeat(lambda: prove_conditional_writes(store, "probe"))

@@ -50,6 +50,7 @@ from walkit.objects.layout import (
 from walkit.objects.requests import PatientReads, put_own
 from walkit.objects.vouched import encoded, manifest_of, refuse_removed
 from walkit.record import wall_us
+from walkit.segments.manifest_store import check_owner, owner_facts
 from walkit.storage.object_store import ObjectBytes
 
 STEPS: Final = ("load", "claim_epoch", "note_epoch", "read_on", "look_after", "fence", "settle", "sweep")
@@ -71,10 +72,11 @@ class Opening:
         mode: str = "a",
         window: int = 1,
         progress: Progress | None = None,
+        owner: tuple[int, int] | None = None,
     ) -> None:
         self.reads, self.bulks = reads, reads.bulks()
         self.location = reads.store.location
-        self.mode = mode
+        self.mode, self.owner = mode, owner
         self.window = self.window_before = window
         """How many numbers the new writer may be ahead of its oldest unwritten bulk; and the most of those before."""
         self.progress = progress
@@ -113,7 +115,7 @@ class Opening:
                 raise damaged(MANIFEST_KEY, f"is missing, and {others[0]} is there", "the manifest", None)
         if found is None:
             new = Manifest(log_id=secrets.randbits(64) | 1, created_us=wall_us())
-            new, data = encoded(new, self.epoch_id, {"object": 0, "opening": []})
+            new, data = encoded(new, self.epoch_id, {"object": 0, "opening": [], **owner_facts(self.owner)})
             tag = put_own(self.reads, MANIFEST_KEY, data, None)
             self.created = tag is not None
             found = self.reads.find(MANIFEST_KEY) if tag is None else ObjectBytes(data, tag)
@@ -124,6 +126,7 @@ class Opening:
     def _take_manifest(self, found: ObjectBytes | None, log_id: int | None = None) -> None:
         self.manifest = manifest_of(found, self.location, log_id)
         refuse_removed(self.manifest, self.location)
+        check_owner(self.manifest, self.location, self.owner)
         assert found is not None
         self.manifest_tag = found.tag
         vouched_place(self.manifest)

@@ -117,18 +117,29 @@ class VouchedEnd:
             place = self.acked
             if place.number <= self.saved.number:
                 return
-            tag, taken = None, self._taken
+            taken = self._taken
             while self._starts and self._starts[0][0].number < place.number:
                 taken.place, created_us = self._starts.popleft()
                 taken.begin(created_us)
             taken.place = place
-            while tag is None:
-                extra, changes = taken.fields(self.floor)
-                after, data = encoded(self.stored, self._nonce, extra, **changes)
-                tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
-                if tag is None:
-                    self._take_own()
-            self.stored, self._tag, self.saved = after, tag, place
+            self._put(lambda: taken.fields(self.floor))
+            self.saved = place
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """See Manifests. LogFencedError if another writer has opened the log since."""
+        with once(self._saving), self._saving:
+            self._put(lambda: (facts, {}))
+
+    def _put(self, facts: Callable[[], tuple[Mapping[str, Any], Mapping[str, Any]]]) -> None:
+        """Replace the manifest object by one with these fields, in `extra` and beside it."""
+        tag = None
+        while tag is None:
+            extra, changes = facts()
+            after, data = encoded(self.stored, self._nonce, extra, **changes)
+            tag = put_own(self.reads, MANIFEST_KEY, data, self._tag)
+            if tag is None:
+                self._take_own()
+        self.stored, self._tag = after, tag
 
     def update(self, change: Callable[[Manifest], Manifest], *, opening: bool = False) -> Manifest:
         """Replace the manifest by `change` of it; durable on return. See `ManifestStore.update`.

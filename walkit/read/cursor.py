@@ -20,7 +20,7 @@ from walkit.errors import CorruptionError, CursorDivergedError, CursorError, Gap
 from walkit.format.consumer_file import CursorRecord, encode_cursor
 from walkit.format.file_names import cursor_file_name, is_cursor_name
 from walkit.format.manifest import Manifest
-from walkit.read.read_api import ReadApi
+from walkit.read.read_api import ReadApi, resolved
 from walkit.read.view import View
 from walkit.record import Record, wall_us
 from walkit.segments.consumer_files import (
@@ -173,7 +173,7 @@ class Cursor:
         first = self._lsn + 1
         if first < view.complete_from_lsn:
             raise GapError(first, view.complete_from_lsn)
-        return view.records(first, newest) if first <= newest else iter(())
+        return resolved(self._log, view.record_batches(first, newest)) if first <= newest else iter(())
 
     def follow(self, timeout: float | None = None) -> Iterator[Record]:
         """Yield the records after the cursor, and continue with new ones: see the log's `follow`.

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
+
+import numpy as np
 
 from walkit._internal.arguments import as_lsn, check_choice
-from walkit._internal.arrow import pa
+from walkit._internal.arrow import numbers_of, pa
 from walkit.errors import GapError
 from walkit.events import EventSink
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.resumable_scan import Batches, ResumableScan
-from walkit.read.view import LogView, View, segments_of
-from walkit.record import Batch, Record, record_schema
+from walkit.read.view import LogView, PayloadSource, View, segments_of
+from walkit.record import Batch, Kind, Record, record_schema
 
 if TYPE_CHECKING:
     import pandas as pd
+
+    from walkit.read.payloads import Payloads
+
+
+Resolve: TypeAlias = Literal["value", "link"]
+"""Whether a record whose value is in a payload log comes with the value, or with the link to it."""
+
+
+LINK = int(Kind.LINK)
+
+
+def has_links(batch: pa.RecordBatch) -> bool:
+    """Say whether a batch of RECORD_SCHEMA has a link record."""
+    return bool((numbers_of(batch.column("kind"), np.int8) == LINK).any())
 
 
 class ReadApi(ABC):
@@ -25,6 +41,26 @@ class ReadApi(ABC):
     @abstractmethod
     def _now(self) -> tuple[View, int]:
         """Return the readable view of this moment, and its last LSN; LogClosedError once closed."""
+
+    _payloads: Payloads | None = None
+    open_payloads: Callable[[Any], PayloadSource] | None = None
+    """Opens a payload log at a place; one that is given only opens what it can."""
+    _payload_log: Any = None
+
+    @property
+    def payloads(self) -> Payloads:
+        """The values that are kept in payload logs."""
+        if self._payloads is None:
+            from walkit.read.payloads import Payloads, names_of
+
+            location = self._now()[0].storage.location
+            self._payloads = Payloads(
+                location,
+                lambda: names_of(self._now()[0].manifest, location),
+                self.open_payloads,
+                self._payload_log,
+            )
+        return self._payloads
 
     @property
     def first_lsn(self) -> int:
@@ -68,6 +104,7 @@ class ReadApi(ABC):
         last_lsn: int | None = None,
         *,
         damaged: Literal["unverified"] | None = None,
+        resolve: Resolve = "value",
     ) -> Iterator[Record]:
         """Yield the records of [first_lsn, last_lsn] as they are at the call; every frame is verified.
 
@@ -81,10 +118,16 @@ class ReadApi(ABC):
         With `damaged="unverified"` damage raises no error: the records that the columns of damaged frames still hold
         come in their places, each with `verified` False. Event `walkit.read.damage` counts those of each place, and
         gives the reason if some are lost. Logs that an opening refuses are read, too. OptionsError for other words.
+
+        A value that is kept in a payload log is fetched when `record.value` is first used: PayloadGoneError or
+        PayloadUnreachableError then. With `resolve="link"` such a record has kind link, and `record.link`.
         """
+        check_choice(resolve, ("value", "link"), "resolve")
         if damaged is not None:
             return self._read_damaged(damaged, first_lsn, last_lsn)
         batches = self._scan(first_lsn, last_lsn, lambda view, *bounds: view.batches(*bounds, records=4096))
+        if resolve == "value":
+            return resolved(self, batches)
         return (record for batch in batches for record in Batch.from_arrow(batch))
 
     def _read_damaged(self, word: str, first_lsn: int | None, last_lsn: int | None) -> Iterator[Record]:
@@ -107,10 +150,22 @@ class ReadApi(ABC):
         view = self._with_damage(seen)
         return records_with_damage(view, max(first, view.manifest.low_watermark + 1), last, seen)
 
-    def read_batches(self, first_lsn: int | None = None, last_lsn: int | None = None) -> pa.RecordBatchReader:
-        """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed."""
-        batches = self._scan(first_lsn, last_lsn, View.batches)
-        return pa.RecordBatchReader.from_batches(record_schema(), iter(batches))
+    def read_batches(
+        self, first_lsn: int | None = None, last_lsn: int | None = None, *, resolve: Resolve = "value"
+    ) -> pa.RecordBatchReader:
+        """Return the same records as Arrow batches of `walkit.RECORD_SCHEMA`, streamed.
+
+        Values in payload logs are fetched in parallel, some megabytes at a time; see `read` for `resolve`.
+        """
+        check_choice(resolve, ("value", "link"), "resolve")
+        batches: Iterator[pa.RecordBatch] = iter(self._scan(first_lsn, last_lsn, View.batches))
+        if resolve == "value":
+            batches = (
+                whole
+                for batch in batches
+                for whole in (self.payloads.batches(batch) if has_links(batch) else (batch,))
+            )
+        return pa.RecordBatchReader.from_batches(record_schema(), batches)
 
     def _scan(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> ResumableScan:
         view, first, last = self._range(first_lsn, last_lsn)
@@ -132,3 +187,9 @@ class ReadApi(ABC):
     def __iter__(self) -> Iterator[Record]:
         """Yield all records as they are now."""
         return self.read()
+
+
+def resolved(log: ReadApi, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:
+    """Yield the records of batches of a log; those of links with the values that they stand for."""
+    for batch in batches:
+        yield from log.payloads.records(batch) if has_links(batch) else Batch.from_arrow(batch)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Generic, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, Self, TypeVar, runtime_checkable
 
 from walkit._internal.arguments import as_lsn, refuse
 from walkit._internal.report import report_html
@@ -21,13 +21,15 @@ from walkit.format.segment import SegmentHeader
 from walkit.read.cursor import CursorApi
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.inventory import reader_html
-from walkit.read.view import LogView, Span, View
+from walkit.read.read_api import resolved
+from walkit.read.view import LogView, PayloadSource, Span, View
 from walkit.record import Record
 from walkit.recovery.log_scan import LogFindings, read_durable_slot
 from walkit.recovery.plan import plan_recovery
 from walkit.segments.history import LogPoint, open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.writer_lock import has_writer
+from walkit.storage.address import storage_at
 from walkit.storage.interface import Storage
 
 POLL_S = 0.01
@@ -248,8 +250,17 @@ class LogReader(CursorApi):
     A cursor is its consumer's own file, and the one thing that is written through a reader.
     """
 
-    def __init__(self, place: Storage | ViewSource, events: EventSink | None = None) -> None:
+    def __init__(
+        self,
+        place: Storage | ViewSource,
+        events: EventSink | None = None,
+        *,
+        open_payloads: Callable[[Any], PayloadSource] | None = None,
+        payload_log: Any = None,
+    ) -> None:
+        """`open_payloads` opens payload logs, by default those in folders; `payload_log` is where to look first."""
         self._views = place if isinstance(place, ViewSource) else FolderViews(place)
+        self.open_payloads, self._payload_log = open_payloads or folder_source, payload_log
         self._events = events or EventSink()
         self._closed = False
         self._closing = WakeEvent()
@@ -335,6 +346,8 @@ class LogReader(CursorApi):
         """Release the log. Closing twice does nothing."""
         self._closed = True
         self._closing.set()
+        if self._payloads is not None:
+            self._payloads.close()
 
     def __enter__(self) -> Self:
         return self
@@ -354,6 +367,16 @@ class LogReader(CursorApi):
         return reader_html(self.location, view, last_lsn)
 
 
+def source_of(reader: LogReader) -> PayloadSource:
+    """Return a reader as the source of a payload log."""
+    return PayloadSource(reader.location, reader._now, reader.close)
+
+
+def folder_source(place: Any) -> PayloadSource:
+    """Open a payload log in a folder."""
+    return source_of(LogReader(storage_at(place)))
+
+
 def followed_by(reader: LogReader, wanted: int) -> Generator[Record | None]:
     """Yield the records of `LogReader.follow`, and None after the newest one: look again after `poll_s`."""
     reached: LogPoint | None = None
@@ -366,7 +389,7 @@ def followed_by(reader: LogReader, wanted: int) -> Generator[Record | None]:
             raise GapError(wanted, view.complete_from_lsn)
         newest = seen.durable_lsn() if wanted <= seen.last_lsn else seen.last_lsn
         if wanted <= newest:
-            yield from view.records(wanted, newest)
+            yield from resolved(reader, view.record_batches(wanted, newest))
             wanted, reached = newest + 1, LogPoint.of(view.manifest, newest)
         else:
             yield None

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
+from typing import NamedTuple
 
 from walkit._internal.arguments import refuse
 from walkit._internal.arrow import pa
@@ -80,9 +81,22 @@ class View(ABC):
         return frames_to_batches(frames, first_lsn, last_lsn, records=records, whole_bytes=whole_bytes)
 
     def records(self, first_lsn: int, last_lsn: int | None = None) -> Iterator[Record]:
-        """Yield records in LSN order."""
-        for batch in self.batches(first_lsn, last_lsn, records=4096):
+        """Yield records in LSN order; those of kind link with their links."""
+        for batch in self.record_batches(first_lsn, last_lsn):
             yield from Batch.from_arrow(batch)
+
+    def record_batches(self, first_lsn: int, last_lsn: int | None = None) -> Iterator[pa.RecordBatch]:
+        """Yield batches of a size for records as objects."""
+        return self.batches(first_lsn, last_lsn, records=4096)
+
+
+class PayloadSource(NamedTuple):
+    """An open payload log, for reading."""
+
+    location: str
+    now: Callable[[], tuple[View, int]]
+    """Returns what can be read at this moment, and its last LSN."""
+    close: Callable[[], object]
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import errno
 import threading
 from bisect import insort
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any, Protocol
@@ -23,6 +23,7 @@ from walkit.errors import (
     LogClosedError,
     LogExhaustedError,
     LogNotFoundError,
+    LogOwnedError,
     NotALogError,
     StorageError,
 )
@@ -356,6 +357,9 @@ class Manifests(Protocol):
     def update(self, change: Callable[[Manifest], Manifest], *, opening: bool = False) -> Manifest:
         """Replace the manifest by `change` of it; durable on return. `change` may be called more than once."""
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Add facts to `extra`; durable on return."""
+
     def take_number(self) -> int:
         """Return a segment number that is given once."""
 
@@ -581,6 +585,10 @@ class ManifestStore:
             self._write_locked(manifest, opening=opening)
             return manifest
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """See Manifests."""
+        self.update(lambda manifest: manifest.next(extra={**manifest.extra, **facts}))
+
     def put_back(self, manifest: Manifest) -> None:
         """Replace the manifest by that of the same log with an earlier end; durable on return.
 
@@ -636,3 +644,28 @@ def note_level(store: ManifestStore, durability: str) -> None:
     if now:
         extra[LEVEL_KEY] = now
     store.update(lambda m: m.next(extra=extra), opening=True)
+
+
+OWNER_KEY = "owner"
+"""Where the manifest of a payload log names its owner (FORMAT.md F-22)."""
+
+
+PAYLOAD_KEY = "payload_key"
+"""Where a manifest has the key by which its payload log knows it. No copy and no replica has it."""
+
+
+def shared_facts(extra: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the facts of a manifest that hold in a copy of the log, too."""
+    return {name: fact for name, fact in extra.items() if name != PAYLOAD_KEY}
+
+
+def check_owner(manifest: Manifest, location: str, owner: tuple[int, int] | None) -> None:
+    """Refuse the payload log of another log, and for an owner an ordinary log: LogOwnedError."""
+    stored = manifest.extra.get(OWNER_KEY)
+    if stored != (None if owner is None else list(owner)):
+        raise LogOwnedError(location, stored[0] if stored else None)
+
+
+def owner_facts(owner: tuple[int, int] | None) -> dict[str, list[int]]:
+    """Return the facts of a new manifest that name its owner."""
+    return {} if owner is None else {OWNER_KEY: list(owner)}

@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 from walkit._internal.arguments import as_lsn, check_progress, refuse
 from walkit._internal.arrow import numbers_of, validated
 from walkit._internal.report import report_html
-from walkit.objects.entrance import log_at
+from walkit.objects.entrance import reader_at
 from walkit.read.read_api import ReadApi
-from walkit.read.reader import LogReader
+from walkit.record import Kind
 from walkit.state.mapping_api import MappingApi
 from walkit.state.reconcile import DELETE, Mask
 from walkit.state.state_at import StateProgress, deletions, exact_state
@@ -126,6 +126,7 @@ def compared(
     check_progress(progress, "(LSNs passed, LSNs to pass)")
     with ExitStack() as stack:
         left, right = (_told(side, stack, progress) for side in (a, b))
+        left, right = _with_values(left, right, unchanged=unchanged)
         found = diff_states(left.newest, right.newest, unchanged=unchanged)
         found = _with_deletions(found, left, INSERTED, "left_lsn")
         found = _with_deletions(found, right, DELETED, "right_lsn")
@@ -138,6 +139,32 @@ class _Told(NamedTuple):
     newest: pa.Table
     log: ReadApi | None = None
     up_to: int = 0
+
+
+def _links_of(state: pa.Table) -> dict[tuple[bytes, bytes], int]:
+    """Return the rows of a state that have links, by key and link."""
+    if "kind" not in state.column_names:
+        return {}
+    rows = np.flatnonzero(pc.equal(state["kind"], int(Kind.LINK)).to_numpy()).tolist()
+    keys, values = (state[name].take(rows).to_pylist() for name in ("key", "value"))
+    return dict(zip(zip(keys, values, strict=True), rows, strict=True))
+
+
+def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> list[_Told]:
+    """Return both sides with values instead of links. A link that both have stays, unless `unchanged` shows it."""
+    links = [_links_of(side.newest) for side in (left, right)]
+    both = set() if unchanged else links[0].keys() & links[1].keys()
+    sides = []
+    for side, ours in zip((left, right), links, strict=True):
+        if len(ours) > len(both):
+            if side.log is None:
+                refuse(
+                    "side", "KeyedTable", "its Store or log: a table cannot fetch values from payload logs"
+                )
+            newest = side.log.payloads.with_values(side.newest, {ours[each] for each in both})
+            side = side._replace(newest=newest)  # noqa: PLW2901 - the same side, with its values
+        sides.append(side)
+    return sides
 
 
 def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told:
@@ -153,7 +180,7 @@ def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told
     if isinstance(source, MappingApi | KeyedTable):
         refuse("at_lsn", at_lsn, f"a {type(source).__name__} has no earlier states; give its log and the LSN")
     if not isinstance(source, ReadApi):
-        source = stack.enter_context(LogReader(log_at(source)))
+        source = stack.enter_context(reader_at(source))
     told = exact_state(source, at_lsn, progress)
     return _Told(told.records.newest(), source, told.base_lsn)
 

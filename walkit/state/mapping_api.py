@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from walkit._internal.locks import STATE, alone
 from walkit.log.validate import as_bytes
-from walkit.record import Batch
+from walkit.read.read_api import ReadApi
+from walkit.record import Batch, Link, LinkBytes
 from walkit.state.applier import Follower
 from walkit.state.table import KeyedTable, checksum_of, table_of
 
@@ -38,11 +39,24 @@ class MappingApi(ABC):
     def get(self, key: Any, default: T | None = None) -> bytes | T | None:
         """Return the value of a key, or `default` if it is not live."""
         self._see_acknowledged()
-        return self._table.get(key if type(key) is bytes else as_bytes(key, "key"), default)
+        key = key if type(key) is bytes else as_bytes(key, "key")
+        value = self._table.get(key, default)
+        return value if type(value) is not LinkBytes else self._fetched(key, value)
 
     def __getitem__(self, key: Any) -> bytes | None:
         self._see_acknowledged()
-        return self._table[key if type(key) is bytes else as_bytes(key, "key")]
+        key = key if type(key) is bytes else as_bytes(key, "key")
+        value = self._table[key]
+        return value if type(value) is not LinkBytes else self._fetched(key, value)
+
+    def _fetched(self, key: bytes, value: LinkBytes) -> bytes:
+        """Return the value of a link, from its payload log."""
+        return self._values_log().payloads.value(self._table.lsn_of(key) or 0, Link.decode(value))
+
+    def _values_log(self) -> ReadApi:
+        """Return the log whose payload logs have the values of links."""
+        log: ReadApi = vars(self)["log"]
+        return log
 
     def __contains__(self, key: Any) -> bool:
         self._see_acknowledged()
@@ -68,11 +82,20 @@ class MappingApi(ABC):
 
     def items(self) -> list[tuple[bytes, bytes | None]]:
         """Return the live keys of one moment with their values, in order of keys."""
-        return sorted(self._copy().items())
+        found = self._copy()
+        linked = [(key, value) for key, value in found.items() if type(value) is LinkBytes]
+        if linked:
+            lsns = [self._table.lsn_of(key) or 0 for key, _ in linked]
+            values = self._values_log().payloads.values(lsns, [Link.decode(value) for _, value in linked])
+            found.update(zip((key for key, _ in linked), values, strict=True))
+        return sorted(found.items())
 
     def to_arrow(self) -> pa.Table:
         """Return the state of one moment: key, value, and the LSN of the record that set it; in order of keys."""
-        return table_of(self._image())
+        table = table_of(self._image())
+        if "kind" not in table.column_names:
+            return table
+        return self._values_log().payloads.with_values(table).drop_columns("kind")
 
     def checksum(self) -> int:
         """Return 64 bits that are equal for equal keys and values, by any history."""

@@ -16,7 +16,7 @@ from walkit._internal.report import report_html
 from walkit._internal.threads import LogThread
 from walkit._main_thread import Uninterrupted, on_main_thread, uninterrupted
 from walkit.errors import GapError, HistoryTrimmedError
-from walkit.read.read_api import ReadApi
+from walkit.read.read_api import ReadApi, has_links
 from walkit.read.resumable_scan import ResumableScan
 from walkit.read.vectorised import row_batches
 from walkit.read.view import View
@@ -172,7 +172,9 @@ def replay(
         with closing(prefetched(iter(found), AHEAD if pieces.arrow else 1)) as drawn:
             for batch in drawn:
                 handed = time.perf_counter()
-                pieces.apply(batch)
+                whole = isinstance(machine, KeyedTable) or not has_links(batch)
+                for part in (batch,) if whole else log.payloads.batches(batch):
+                    pieces.apply(part)
                 apply_s += time.perf_counter() - handed
                 records += len(batch)
                 batches += 1

@@ -17,6 +17,7 @@ from walkit._internal.text import counted
 from walkit.errors import FormatVersionError, GapError, HistoryTrimmedError, SnapshotError
 from walkit.read.read_api import ReadApi
 from walkit.read.view import View
+from walkit.record import Link, LinkBytes
 from walkit.state.latest_reducer import FinalState
 from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.reconcile import DELETE
@@ -110,10 +111,19 @@ def _wanted(view: View, newest: int, at_lsn: int | None) -> int:
     return at_lsn
 
 
+def resolved_value(log: ReadApi | None, table: KeyedTable, key: bytes, value: bytes | None) -> bytes | None:
+    """Return the value of a key; from its payload log, if it is a link. PayloadGoneError, PayloadUnreachableError."""
+    if type(value) is not LinkBytes or log is None:
+        return value
+    return log.payloads.value(table.lsn_of(key) or 0, Link.decode(value))
+
+
 class PastState(Mapping[bytes, bytes | None]):
     """The live keys and values at one LSN. Read-only, in memory, in order of keys; no longer bound to the log."""
 
-    def __init__(self, lsn: int, table: KeyedTable, snapshot_lsn: int) -> None:
+    def __init__(self, lsn: int, table: KeyedTable, snapshot_lsn: int, log: ReadApi | None = None) -> None:
+        """`log` is asked for values that are kept in payload logs, as long as it is open."""
+        self._log = log
         self.lsn = lsn
         """The state is that of the log with everything up to here."""
         self.snapshot_lsn = snapshot_lsn
@@ -121,7 +131,7 @@ class PastState(Mapping[bytes, bytes | None]):
         self._table = table
 
     def __getitem__(self, key: bytes) -> bytes | None:
-        return self._table[key]
+        return resolved_value(self._log, self._table, key, self._table[key])
 
     def __contains__(self, key: object) -> bool:
         return key in self._table
@@ -173,7 +183,7 @@ def state_at(log: ReadApi, storage: ReadableFiles, lsn: int, newest_lsn: int) ->
                 read_snapshot(storage, base, table, identity=identity_at(log._now()[0].manifest, base))
             if base < lsn:
                 replay(log, table, last_lsn=lsn)
-            return PastState(lsn, table, base)
+            return PastState(lsn, table, base, log)
         except (SnapshotError, FormatVersionError):
             continue
         except (HistoryTrimmedError, GapError):

@@ -12,14 +12,14 @@ import pyarrow as pa
 
 from walkit._internal.arrow import array_of_mask, numbers_of
 from walkit._internal.text import counted
-from walkit.record import Batch, Kind
+from walkit.record import Batch, Kind, Link, LinkBytes, linked_values
 from walkit.state.latest_reducer import FinalState
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
 
 T = TypeVar("T")
 
-PUT = int(Kind.PUT)
+PUT, LINK = int(Kind.PUT), int(Kind.LINK)
 IMAGE_RECORDS = 4096
 """Records in one batch of a snapshot."""
 SETTLE_RECORDS = 1 << 16
@@ -69,8 +69,9 @@ class KeyedTable:
 
     A state machine that also takes Arrow. Two plain dicts: on CPython 3.11 about 120 bytes per key beside key and
     value; after a replay the LSNs are numbers in columns until one is asked for, which makes the second dict of them. A
-    put without a value is a key whose value is None. Applying a batch again that was applied in part gives the same as
-    once, so after an interrupt call `apply` again. Not thread-safe.
+    put without a value is a key whose value is None. A value in a payload log is `LinkBytes` here: Store and PastState
+    fetch it. Applying a batch again that was applied in part gives the same as once, so after an interrupt call `apply`
+    again. Not thread-safe.
     """
 
     __slots__ = ("_applied_lsn", "_gathered", "_lsns", "_replayed", "_values")
@@ -119,7 +120,7 @@ class KeyedTable:
             self._values.update(dict.fromkeys(keys))
         else:
             self._lsns.update(zip(keys, batch.lsns, strict=True))
-            self._values.update(zip(keys, batch.values, strict=True))
+            self._values.update(zip(keys, linked_values(batch.values, kind), strict=True))
 
     def _apply_rows(self, batch: Batch) -> None:
         values, lsns = self._values, self._lsns
@@ -131,7 +132,7 @@ class KeyedTable:
                 lsns.pop(key, None)
             else:
                 lsns[key] = lsn  # before the value: a reader would else take an older one from `_replayed`
-                values[key] = value
+                values[key] = LinkBytes(value or b"") if kind == LINK else value
 
     def apply_arrow(self, batch: pa.RecordBatch) -> None:
         """Apply a batch of `walkit.RECORD_SCHEMA`: reduced to its newest record per key before it becomes objects."""
@@ -181,7 +182,7 @@ class KeyedTable:
         replayed = ReplayedLsns()
         for batch in newest:
             keys = batch.column("key").to_pylist()
-            values.update(zip(keys, batch.column("value").to_pylist(), strict=True))
+            values.update(zip(keys, _values_of(batch), strict=True))
             replayed.add(keys, numbers_of(batch.column("lsn"), np.int64))
         self._gathered.tombstones = True  # an interrupt may come before all of the following is done
         self._lsns, self._replayed = {}, replayed
@@ -265,7 +266,8 @@ class KeyedTable:
         for batch in batches:
             if batch.keys is None or batch.values is None or None in batch.keys:
                 raise ValueError("a snapshot of a keyed table holds puts with a key and a value column")
-            self._values.update(zip(batch.keys, batch.values, strict=True))  # type: ignore[arg-type]
+            values = linked_values(batch.values, batch.kinds)
+            self._values.update(zip(batch.keys, values, strict=True))  # type: ignore[arg-type]
             self._lsns.update(zip(batch.keys, batch.lsns, strict=True))  # type: ignore[arg-type]
         self._applied_lsn = lsn
 
@@ -296,8 +298,14 @@ def _apply_newest(values: dict[bytes, bytes | None], lsns: dict[bytes, int], new
             lsns.pop(key, None)
         newest = newest.filter(array_of_mask(~deleted))
     keys = newest.column("key").to_pylist()
-    values.update(zip(keys, newest.column("value").to_pylist(), strict=True))
+    values.update(zip(keys, _values_of(newest), strict=True))
     lsns.update(zip(keys, numbers_of(newest.column("lsn"), np.int64).tolist(), strict=True))
+
+
+def _values_of(batch: pa.RecordBatch) -> list[bytes | None]:
+    values: list[bytes | None] = batch.column("value").to_pylist()
+    is_link = numbers_of(batch.column("kind"), np.int8) == LINK
+    return list(linked_values(values, batch.column("kind").to_pylist())) if is_link.any() else values
 
 
 def _image(
@@ -307,19 +315,26 @@ def _image(
     older = replayed.lsns()
     for start in range(0, len(keys), IMAGE_RECORDS):
         part = keys[start : start + IMAGE_RECORDS]
-        yield Batch([lsns.get(k) or older[k] for k in part], PUT, part, [values[k] for k in part])
+        found = [values[k] for k in part]
+        kinds: int | list[int] = PUT
+        if LinkBytes in set(map(type, found)):
+            kinds = [LINK if type(value) is LinkBytes else PUT for value in found]
+        yield Batch([lsns.get(k) or older[k] for k in part], kinds, part, found)
 
 
 def table_of(image: Iterable[Batch]) -> pa.Table:
-    """Return the records of a keyed table's snapshot as a table of `TABLE_SCHEMA`."""
-    batches = [
-        pa.record_batch(
-            [pa.array(b.keys, pa.binary()), pa.array(b.values, pa.binary()), pa.array(b.lsns, pa.int64())],
-            schema=TABLE_SCHEMA,
-        )
-        for b in image
-    ]
-    return pa.Table.from_batches(batches, TABLE_SCHEMA)
+    """Return the records of a keyed table's snapshot as a table of `TABLE_SCHEMA`; with a column `kind` for links."""
+    batches = list(image)
+    columns = {
+        "key": pa.chunked_array([pa.array(b.keys, pa.binary()) for b in batches], pa.binary()),
+        "value": pa.chunked_array([pa.array(b.values, pa.binary()) for b in batches], pa.binary()),
+        "lsn": pa.chunked_array([pa.array(b.lsns, pa.int64()) for b in batches], pa.int64()),
+    }
+    table = pa.table(columns, schema=TABLE_SCHEMA)
+    kinds = [[b.kinds] * len(b) if isinstance(b.kinds, int) else b.kinds for b in batches]
+    if any(LINK in part for part in kinds):
+        table = table.append_column("kind", pa.chunked_array(kinds, pa.int8()))
+    return table
 
 
 def checksum_of(image: Iterable[Batch]) -> int:
@@ -329,10 +344,17 @@ def checksum_of(image: Iterable[Batch]) -> int:
     for batch in image:
         assert batch.keys is not None and batch.values is not None
         lengths = [len(k) for k in batch.keys if k is not None]
-        lengths += [_ABSENT if v is None else len(v) for v in batch.values]
-        digest.update(np.array(lengths, "<i8").tobytes())
+        values, links = list(batch.values), dict[int, Link]()
+        for row, value in enumerate(values):
+            if type(value) is LinkBytes:  # the place of the value is history, too
+                link = links[row] = Link.decode(value)
+                values[row] = link.crc32c.to_bytes(4, "little")
+        sizes = [_ABSENT if v is None else len(v) for v in values]
+        for row, link in links.items():
+            sizes[row] = _ABSENT - 1 - link.length
+        digest.update(np.array(lengths + sizes, "<i8").tobytes())
         digest.update(b"".join(k for k in batch.keys if k is not None))
-        digest.update(b"".join(v for v in batch.values if v is not None))
+        digest.update(b"".join(v for v in values if v is not None))
         count += len(batch)
     digest.update(count.to_bytes(8, "little"))
     return int.from_bytes(digest.digest(), "little")

@@ -1,0 +1,68 @@
+"""Giving a log its payload log: the owner, the place, and the way of readers to it."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Callable
+
+from walkit._internal.arguments import refuse
+from walkit.commit.ports import LogPorts
+from walkit.config import LogOptions
+from walkit.links.floor import PayloadFloor
+from walkit.links.writer import VALUE_BYTES_MAX, PayloadWriter, payload_options
+from walkit.log.wal import WriteAheadLog, link_values
+from walkit.read.payloads import LOGS_KEY, Opener, Payloads, names_of
+from walkit.read.view import PayloadSource
+from walkit.segments.manifest_store import PAYLOAD_KEY
+
+
+def stored_place(location: str, payload_location: str) -> str:
+    """Return a payload log's place as the manifest of the log at `location` names it: relative, for two folders."""
+    if os.path.isabs(location) and os.path.isabs(payload_location):
+        return os.path.relpath(payload_location, location)
+    return payload_location
+
+
+def require_another(location: str, payload_location: str) -> None:
+    """OptionsError for a log that would be its own payload log."""
+    if os.path.realpath(location) == os.path.realpath(payload_location):
+        refuse("payload_log", payload_location, "another place than the log's own", location)
+
+
+OpenPayloadLog = Callable[[LogOptions, LogPorts], WriteAheadLog]
+
+
+def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> None:
+    """Send the large values of a log that was just opened to its payload log, which is opened or made.
+
+    `open_log` opens it for writing, `open_reader` any payload log for reading. The key of the owner is durable before
+    the payload log is made, and the place of the payload log before the first link.
+    """
+    parts, location = log.parts, log.location
+    manifests, options = parts.manifest_store, payload_options(parts.options)
+    key = manifests.current.extra.get(PAYLOAD_KEY)
+    if key is None:
+        key = secrets.randbits(63) | 1
+        manifests.note({PAYLOAD_KEY: key})
+    ports = LogPorts(owner=(manifests.current.log_id, key))
+    payload_log = open_log(options, ports)
+    try:
+        log_id = payload_log.parts.manifest_store.current.log_id
+        named, place = manifests.current.extra.get(LOGS_KEY, {}), stored_place(location, payload_log.location)
+        if named.get(f"{log_id:016x}") != place:
+            manifests.note({LOGS_KEY: {**named, f"{log_id:016x}": place}})
+        payloads = Payloads(location, lambda: names_of(manifests.current, location), open_reader)
+        writer = PayloadWriter(parts, lambda: open_log(options, ports), payload_log)
+    except BaseException:
+        payload_log.close()
+        raise
+
+    def close() -> None:
+        payloads.close()
+        writer.close()
+
+    payloads.adopt(log_id, PayloadSource(payload_log.location, writer.now, close))
+    floor = PayloadFloor(parts, writer)
+    parts.trimmer.on_dropped = floor.free
+    link_values(log, min(VALUE_BYTES_MAX, parts.options.queue_bytes_max), payloads, floor.usage, close)
