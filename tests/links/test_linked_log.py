@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import pickle
 import sys
 from dataclasses import replace
@@ -73,6 +74,36 @@ def test_two_logs_that_link_have_the_same_order_as_one_without_links() -> None:
         assert [r.value for r in log] == [value_of(n) if n % 3 == 0 else b"%d" % n for n in range(60)]
         payloads = [r.link.lsn for r in log.read(resolve="link") if r.link]
         assert payloads == sorted(payloads) and len(set(payloads)) == 20
+
+
+def test_log_on_object_storage_has_a_payload_log_too(tmp_path: Path) -> None:
+    """Goal: a log in objects may have its payloads in a folder. Method: append, trim, open again."""
+    url, options = (
+        f"objects:{tmp_path}/log",
+        walkit.LogOptions(link_over=OVER, payload_log=tmp_path / "payloads"),
+    )
+    with walkit.open(url, options=options) as log:
+        for number in range(6):
+            log.append(value_of(number))
+    with walkit.open(url, options=options) as log:
+        log.append(value_of(6))
+        log.trim(3)
+        usage = log.payload_usage()
+        assert usage is not None and (usage.floor_lsn, usage.live) == (3, 4)
+    with walkit.open(url, mode="r") as reader:
+        assert values(reader) == [value_of(n) for n in range(3, 7)]
+
+
+def test_dropped_log_closes_its_payload_log(tmp_path: Path) -> None:
+    """Goal: nothing of the writer keeps a dropped log. Method: drop one, then open it again."""
+    options = linked(tmp_path / "payloads")
+    logs = [walkit.open(tmp_path / "log", options=options, events=lambda *_: None)]
+    logs[0].append(value_of(1))
+    with pytest.warns(ResourceWarning, match="dropped"):
+        logs.clear()
+    gc.collect()
+    with walkit.open(tmp_path / "log", options=options) as log:
+        assert values(log) == [value_of(1)]
 
 
 def test_payload_is_durable_before_the_frame_of_its_link() -> None:

@@ -34,6 +34,10 @@ def links_in(batches: Iterator[pa.RecordBatch], log_id: int) -> Generator[tuple[
                 yield lsn, link
 
 
+FEW = 256
+"""Records of a batch where the first link is looked for."""
+
+
 class PayloadFloor:
     """Moves the floor of a log's payload log. Safe from any thread."""
 
@@ -41,8 +45,8 @@ class PayloadFloor:
         self._parts, self._writer = parts, writer
         # Held through one freeing, and guards the fields that follow. No lock of the commit path is taken under it.
         self._lock = threading.Lock()
-        self._first: tuple[int, int] | None = None
-        """The first record with a link when it was looked for last, and the payload of it."""
+        self._from_lsn = 1
+        """No record before this one has a link to a payload."""
         self._snapshots: dict[int, int | None] = {}
         """The oldest payload of each snapshot; None for one without links."""
 
@@ -66,19 +70,22 @@ class PayloadFloor:
 
     def _free(self) -> None:
         settled = self._writer.settled_lsn()  # first: what comes later has a later payload
+        if self._parts.core.failure is not None:
+            return  # the next opening shows which of the last records have survived
         oldest = self._oldest()
         self._writer.log.trim(settled if oldest is None else min(settled, oldest - 1))
 
     def _oldest(self) -> int | None:
         """Return the LSN of the oldest live payload; None if no payload that is settled is live."""
-        view, oldest, first = self._parts.contents.view(), list[int](), self._first
-        if first is None or not self._is_there(view, first[0]):
-            start = view.first_lsn if first is None else max(view.first_lsn, first[0])
-            with closing(links_in(view.batches(start), self._writer.log_id)) as links:
-                found = next(links, None)
-            self._first = None if found is None else (found[0], found[1].lsn)
-        if self._first is not None:
-            oldest.append(self._first[1])
+        next_lsn = self._parts.core.written_lsn + 1
+        view, oldest = self._parts.contents.view(), list[int]()
+        first = max(view.first_lsn, self._from_lsn)
+        # From the record that was first, too: a compaction may have dropped it.
+        with closing(links_in(view.batches(first, records=FEW), self._writer.log_id)) as links:
+            found = next(links, None)
+        self._from_lsn = next_lsn if found is None else found[0]
+        if found is not None:
+            oldest.append(found[1].lsn)
         standing = self._standing(view)
         self._snapshots = {lsn: self._snapshots[lsn] for lsn in standing if lsn in self._snapshots}
         for lsn in standing:
@@ -87,12 +94,6 @@ class PayloadFloor:
                 self._snapshots[lsn] = min(lsns, default=None)
         oldest += [lsn for lsn in self._snapshots.values() if lsn is not None]
         return min(oldest, default=None)
-
-    def _is_there(self, view: View, lsn: int) -> bool:
-        """Say whether a record with a link has been neither trimmed nor compacted away."""
-        if lsn < view.first_lsn:
-            return False
-        return next(links_in(view.batches(lsn, lsn), self._writer.log_id), None) is not None
 
     def _standing(self, view: View) -> list[int]:
         found = map(lsn_of_name, view.storage.names())

@@ -231,7 +231,7 @@ class PayloadWriter:
         if not core.held:
             return []
         with self._driver.lock:
-            core.take_in()
+            core.take_in(self._driver.election.clock.us())
             return [(t, core.held[t]) for t in core.pending if t in core.held]  # type: ignore[misc]
 
     def _write_next(self) -> bool:
@@ -242,9 +242,7 @@ class PayloadWriter:
         try:
             log = self._ready(waiting)
         except WalkitError as error:
-            self._refuse_late(error)
-            time.sleep(RETRY_S)
-            return True
+            return self._try_again(error)
         cause: WalkitError | None = None
         for _, held in waiting:
             try:
@@ -255,8 +253,12 @@ class PayloadWriter:
         for ticket, held in waiting:
             if cause is None:
                 cause = self._finish(ticket, held)
-        if cause is not None:
-            self._refuse_late(cause)  # all others are tried again, in the same order
+        return self._try_again(cause) if cause is not None else True
+
+    def _try_again(self, cause: WalkitError) -> bool:
+        """Wait a little before all that is held is tried again, in the same order; what is late is refused."""
+        self._refuse_late(cause)
+        time.sleep(RETRY_S)
         return True
 
     def _finish(self, ticket: SingleTicket, held: Held) -> WalkitError | None:

@@ -79,9 +79,11 @@ class LogResources:
                 lifetime.closed = False  # frames may still be written, so the lock must not go
                 raise
             try:
-                if self.after_stop is not None:
-                    self.after_stop()
-                self._finish()
+                try:
+                    if self.after_stop is not None:
+                        self.after_stop()
+                finally:
+                    self._finish()
             except MemoryError:
                 self._finish_here()
                 raise

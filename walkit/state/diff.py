@@ -146,7 +146,7 @@ def _links_of(state: pa.Table) -> dict[tuple[bytes, bytes], int]:
     if "kind" not in state.column_names:
         return {}
     rows = np.flatnonzero(pc.equal(state["kind"], int(Kind.LINK)).to_numpy()).tolist()
-    keys, values = (state[name].take(rows).to_pylist() for name in ("key", "value"))
+    keys, values = (state[name].take(pa.array(rows, pa.int64())).to_pylist() for name in ("key", "value"))
     return dict(zip(zip(keys, values, strict=True), rows, strict=True))
 
 
