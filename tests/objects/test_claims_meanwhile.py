@@ -163,3 +163,19 @@ def test_a_consumer_reads_manifest_and_claims_beside_a_compaction(key: str) -> N
     plan.is_armed = True
     load_manifest(folder)
     assert plan.is_done and load_manifest(folder).end.last_lsn == 30
+
+
+def test_a_fenced_writer_changes_no_claim_of_the_newer_one() -> None:
+    """Hold by two writers under one name: the first is fenced, and neither moves nor removes the second's."""
+    base = MemoryObjectStore()
+    first = walkit.open(base.client(), options=OPTIONS)
+    for n in range(10):
+        first.append(b"%d" % n)
+    older = first.hold("h", 8)
+    with walkit.open(base.client(), options=OPTIONS) as second:
+        second.hold("h", 2)
+        for change in (older.renew, older.release):
+            with pytest.raises(LogFencedError):
+                change()
+        first.close()
+        assert walkit.open(base.client(), "r").claims()[0].first_lsn == 2

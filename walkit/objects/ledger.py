@@ -6,8 +6,8 @@ Facts that trims, claims, snapshots and compaction rest on; `opening` has A, B a
   change was decided on the content that it replaced: a claim that arrives while a trim decides makes the swap of the
   trim fail, and the trim decides again, with the claim in sight. A claim whose swap comes after that of the trim is
   decided on the new low watermark, and is refused if it needs what is gone.
-- E. A writer changes floor and files in a turn that finds its own epoch in the object, and an opening notes its epoch
-  there before it reads the floor. So a writer that slept through an opening changes neither again.
+- E. A writer changes floor, files and claims in a turn that finds its own epoch in the object, and an opening notes its
+  epoch there before it reads the floor. So a writer that slept through an opening changes none of them again.
 - F. Keys of files are given once: each has the epoch and a random number in it. A key that the object of epoch e does
   not name, and whose own epoch is before e, is named by no later object (E).
 - G. Bulks and files are deleted only after the swap that stopped naming them is known to have been done. They are dead
@@ -104,8 +104,8 @@ class Ledger:
         self._batch.draft = claims
 
     def own(self) -> Claims:
-        """Return the draft for a change by the writer; LogFencedError if the log has a newer one (E)."""
-        if self.draft.epoch != self.epoch:
+        """Return the draft, to be changed; LogFencedError if this is a writer and the log has a newer one (E)."""
+        if self.epoch not in (0, self.draft.epoch):
             raise LogFencedError(self.reads.store.location, self.draft.epoch)
         return self.draft
 

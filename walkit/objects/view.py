@@ -424,6 +424,7 @@ class ObjectEnd:
         name = named.get(key)
         if name is None:
             return self.gap(wanted_lsn)  # replaced or dropped since the view was taken
+        name = named[key]
         return SegmentMissingError(
             f"the object {key} is missing from {self.location}: it is the segment {name}",
             segment=name,
