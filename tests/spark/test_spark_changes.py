@@ -65,7 +65,7 @@ def expected(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Changed]:
 
 
 def net_of(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Any]:
-    """What the diff of the two states says, with the LSN of the right side."""
+    """The diff of the two states, with the LSN of the right side."""
     found = diff_of(newest_of(rows, first_lsn - 1), newest_of(rows, last_lsn))
     return in_order((key, change, left, right, lsn or 0) for key, change, left, right, _, lsn in found)
 
@@ -176,7 +176,7 @@ def test_a_stream_of_changes_continues_after_trims(kind: str, tmp_path: Path) ->
 
 
 def test_a_change_of_each_kind(spark: SparkSession, tmp_path: Path) -> None:
-    """Six records by hand: the feed in both styles, and net of what came back to where it was."""
+    """Six records by hand: the feed in both styles, and net without a value that came back."""
     rows: list[Row] = [
         (1, b"a", b"1"),
         (1, b"b", b"1"),
@@ -303,6 +303,6 @@ def test_what_was_trimmed_or_compacted_is_refused(spark: SparkSession, tmp_path:
 def test_misuse_is_refused_before_spark_runs(
     spark: SparkSession, tmp_path: Path, make: Callable[[DataFrame], DataFrame], text: str
 ) -> None:
-    """Ranges, styles and keys that are none: an error that names them, at once."""
+    """Invalid ranges, styles and keys: an error that names them, at once."""
     with pytest.raises(OptionsError, match=text):
         make(logged(spark, tmp_path, [(1, b"k", b"v")]))

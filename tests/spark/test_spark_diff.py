@@ -104,7 +104,7 @@ def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.spark
 @pytest.mark.parametrize("at_lsn", [-1, True, "7", None])
 def test_a_side_with_an_lsn_is_a_pair(spark: SparkSession, tmp_path: Path, at_lsn: object) -> None:
-    """(log, LSN) is the state at that LSN, on either side; what is no pair or no LSN is refused."""
+    """(log, LSN) is the state at that LSN, on either side; any other pair or LSN is refused."""
     df = logged(spark, tmp_path, RIGHT)
     if at_lsn is None:
         expected = diff_of(newest_of(RIGHT, 9), newest_of(RIGHT))
@@ -142,7 +142,7 @@ DELETED: list[Row] = [(PUT, b"a", b"v"), (DELETE, b"a", None)]
 @example(left=DELETED[:1], right=DELETED, share=1.0, seed=0, size=9)
 @example(left=DELETED, right=DELETED[:1], share=1.0, seed=0, size=1)
 @given(left=history, right=history, share=st.floats(0, 1), seed=st.integers(0, 99), size=st.integers(1, 9))
-def test_workers_say_what_the_process_says(
+def test_a_diff_by_workers_equals_that_in_process(
     left: list[Row], right: list[Row], share: float, seed: int, size: int
 ) -> None:
     """Any two histories with deletes, rows shuffled as Spark hands them out: LSNs of deletions and all are equal."""
@@ -172,7 +172,7 @@ several = st.lists(history, min_size=8, max_size=8)
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @example(lefts=[DELETED[:1], DELETED], rights=[DELETED, DELETED[:1]])
 @given(lefts=several, rights=several)
-def test_spark_says_what_the_process_says(
+def test_a_diff_in_spark_equals_that_in_process(
     spark: SparkSession, tmp_path: Path, lefts: list[list[Row]], rights: list[list[Row]]
 ) -> None:
     """Weave 8 histories a side into a log each: the rows of Spark are those in process, deletions with their LSNs."""

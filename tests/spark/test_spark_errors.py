@@ -72,7 +72,7 @@ def test_a_workers_error_is_walkits(spark: SparkSession, tmp_path: Path) -> None
 
 
 def test_a_load_of_nothing_is_walkits(spark: SparkSession, tmp_path: Path) -> None:
-    """A load where no log is raises LogNotFoundError with its path; an error that is not walkit's stays Spark's."""
+    """A load without a log raises LogNotFoundError with its path; any other error stays Spark's."""
     with pytest.raises(walkit.LogNotFoundError) as caught, walkit.spark.errors():
         spark.read.format("walkit").load(str(tmp_path / "none"))
     assert caught.value.path == str(tmp_path / "none")
@@ -170,7 +170,7 @@ print(json.dumps(said))
 
 @pytest.mark.slow
 def test_a_session_that_was_stopped_is_named(tmp_path: Path) -> None:
-    """Use DataFrame and session after spark.stop(), in a process of its own: one line that says what to do."""
+    """Use DataFrame and session after spark.stop(), in a process of its own: one line with the remedy."""
     job = [sys.executable, "-c", AFTER_ITS_END, str(made(tmp_path / "log"))]
     done = subprocess.run(job, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr

@@ -1,4 +1,4 @@
-"""What a load reads of a trimmed or compacted log, and which states it says that it tells. Without a Spark session."""
+"""The records and the states that a load of a trimmed or compacted log gives. Without a Spark session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from walkit.store import Store
 
 
 def told(path: Path, lsn: int, **options: object) -> Told:
-    """The state at an LSN of what the data source reads with these options, or how it refuses."""
+    """The state at an LSN that the data source gives with these options, or its refusal."""
     try:
         scan = plan_scan({"path": path, **options})
         scan.facts.require_state(min(lsn, scan.facts.last_lsn))
@@ -49,7 +49,7 @@ def told(path: Path, lsn: int, **options: object) -> Told:
 
 @settings(max_examples=40, deadline=None)
 @given(steps=STEPS, shares=st.lists(st.floats(0, 1), min_size=1, max_size=4))
-def test_a_load_tells_what_the_process_tells(steps: list[Step], shares: list[float]) -> None:
+def test_states_of_a_load_equal_those_in_process(steps: list[Step], shares: list[float]) -> None:
     """Any history: with and without the snapshot a state is right, or refused as in process; none is wrong."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "store"
@@ -198,7 +198,7 @@ def test_an_empty_log_needs_no_snapshot(tmp_path: Path) -> None:
     scan.facts.require_state(0)
 
 
-def test_the_refusal_says_what_may_help(trimmed: Path) -> None:
+def test_the_refusal_names_the_remedy(trimmed: Path) -> None:
     """The error of a state that the records do not tell names the option that may bring it."""
     with pytest.raises(WalkitError) as caught:
         plan_scan({"path": trimmed}).facts.require_state(61)

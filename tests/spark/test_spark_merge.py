@@ -1,4 +1,4 @@
-"""Replay of several logs in a named order, and what is sent to the workers in place of a shuffle."""
+"""Replay of several logs in a named order, and the broadcast that replaces a shuffle."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def together(spark: SparkSession, folder: Path, logs: Sequence[list[Row]]) -> tu
 
 
 def state(df: DataFrame) -> dict[bytes, tuple[bytes | None, int]]:
-    """A state as a dict; fails where a key is there twice."""
+    """A state as a dict; fails if a key is there twice."""
     rows = df.toArrow().to_pylist()
     found = {row["key"]: (row["value"], row["lsn"]) for row in rows}
     assert len(found) == len(rows)
@@ -98,7 +98,7 @@ def test_the_newest_lsns_are_broadcast(
 def test_misuse_is_refused(
     spark: SparkSession, tmp_path: Path, make: Callable[[DataFrame], DataFrame], text: str
 ) -> None:
-    """An order that is none, and several logs where one is asked for: an error before Spark does anything."""
+    """An invalid order, and several logs for a function of one: an error before Spark does anything."""
     df, _ = together(spark, tmp_path, [KEY, KEY])
     with pytest.raises(OptionsError, match=text):
         make(df)

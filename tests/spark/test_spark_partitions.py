@@ -1,4 +1,4 @@
-"""What a partition of the data source needs to be read: little, and once. Without a Spark session."""
+"""The reading of a partition: little, and once. Without a Spark session."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_what_a_worker_is_sent_does_not_grow_with_the_log(many: Path) -> None:
 
 
 def test_a_log_that_is_compacted_while_a_partition_is_read(tmp_path: Path) -> None:
-    """Compact behind the first batch of a partition: a GapError as of any reader, after the manifest is read anew."""
+    """Compact after the first batch of a partition: a GapError as of any reader, by the new manifest."""
     path, options = (
         tmp_path / "store",
         walkit.LogOptions(durability="none", segment_bytes=1 << 20, frame_bytes_max=1 << 19),

@@ -78,7 +78,7 @@ def test_replay_is_a_dict_replay(spark: SparkSession, several: list[History], sh
 
 
 @pytest.mark.parametrize("at_lsn", [-1, True, 1.5, "7"])
-def test_an_lsn_that_is_none_is_refused(spark: SparkSession, at_lsn: object) -> None:
+def test_an_invalid_lsn_is_refused(spark: SparkSession, at_lsn: object) -> None:
     """at_lsn has to be a number of 0 or more; else a typed error before Spark does anything."""
     with pytest.raises(OptionsError, match="at_lsn"):
         replay_rows(frame_of(spark, [(1, b"k", b"v")]), at_lsn)  # type: ignore[arg-type]

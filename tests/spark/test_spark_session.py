@@ -122,7 +122,7 @@ print(json.dumps({{"state": state, "java": java, "changed": changed}}))
 @pytest.mark.slow
 def test_register_on_a_session_of_someone_else(tmp_path: Path) -> None:
     """Someone's session, whose workers cannot import this copy of walkit: register() sends it to them."""
-    # The copy stands in a folder that only this process has on its path, as after `sys.path.insert` in a cell.
+    # The copy is in a folder that only this process has on its path, as after `sys.path.insert` in a cell.
     # When that session is stopped, session() starts one in the JVM that is left, and sends the copy again.
     shutil.copytree(PACKAGE, tmp_path / "copy" / "walkit", ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / "notebooks").mkdir()

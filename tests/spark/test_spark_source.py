@@ -146,7 +146,7 @@ def test_columns_by_a_schema(spark: SparkSession, many: Path) -> None:
         spark.read.format("walkit").schema("lsn int").load(str(many)).count()
 
 
-def test_bad_paths_say_so_at_load(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_load_of_a_bad_path_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
     """Nothing there, a file, a folder of something else: walkit's own words, when load() is called."""
     (tmp_path / "file").write_text("words")
     (tmp_path / "folder").mkdir()

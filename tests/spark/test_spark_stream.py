@@ -128,7 +128,7 @@ def test_available_now_ends_where_the_log_ended(place: str) -> None:
 
 
 def test_the_claim_keeps_what_was_not_read(tmp_path: Path) -> None:
-    """Trim and compact beside a query that has read a part: nothing unread goes, and what was committed may."""
+    """Trim and compact beside a query that has read a part: unread records stay, and committed ones may go."""
     options = walkit.LogOptions(segment_bytes=64 * 1024)
     with walkit.Store.open(tmp_path / "log", options=options) as store:
         append(store.log, 2000)
@@ -144,8 +144,8 @@ def test_the_claim_keeps_what_was_not_read(tmp_path: Path) -> None:
         assert [claim.first_lsn for claim in store.log.claims()] == [2001]
 
 
-def test_a_query_that_begins_again_has_its_claim_back(place: str) -> None:
-    """Make a reader anew from an offset that was not committed: the same claim, and the same batch again."""
+def test_a_restarted_query_has_its_claim_back(place: str) -> None:
+    """Make another reader from an offset that was not committed: the same claim, and the same batch again."""
     path = filled(place)
     reader = reader_of(path, maxRecordsPerTrigger=100)
     start = reader.initialOffset()
@@ -176,7 +176,7 @@ def test_a_claim_that_was_lost_counts_again_with_the_next_batch(
             assert [(claim.first_lsn, claim.state) for claim in log.claims()] == [(101, "live")], step_ns
 
 
-def test_a_name_of_a_claim_is_of_one_query(place: str) -> None:
+def test_a_name_of_a_claim_belongs_to_one_query(place: str) -> None:
     """Begin two queries with one name for the claim: the second is refused, and `none` takes no claim."""
     path = filled(place)
 
@@ -337,7 +337,7 @@ def test_times_bound_a_stream(place: str, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_a_clock_that_was_set_back_moves_no_end(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the writer's clock back: `until` ends at the first frame after it for ever; any time cuts loads in two."""
+    """Set the writer's clock back: `until` always ends at the first frame after it; any time cuts loads in two."""
     path, ends = place, list[int]()
     for minute in (0, 30, 10, 20, 40):
         written_at(monkeypatch, path, minute)
@@ -356,7 +356,7 @@ def test_a_clock_that_was_set_back_moves_no_end(place: str, monkeypatch: pytest.
 def test_a_start_in_what_compaction_has_thinned_is_a_gap(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Compact, and begin a query since a time before: GapError, which says to leave the option out."""
+    """Compact, and start a query since a time before: GapError with the advice to leave the option out."""
     written_at(monkeypatch, tmp_path / "log", 0, 800)
     written_at(monkeypatch, tmp_path / "log", 10, 800)
     with walkit.Store.open(tmp_path / "log") as store:

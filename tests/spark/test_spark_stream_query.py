@@ -51,7 +51,7 @@ def started(
     of: str = "log",
     view: str = "records",
 ) -> StreamingQuery:
-    """A query from logs in `folder` into `folder`/sink, begun or begun again."""
+    """A query from logs in `folder` into `folder`/sink, started or restarted."""
     stream = spark.readStream.format("walkit").option("maxRecordsPerTrigger", per_trigger)
     writer = stream.option("view", view).load(str(folder / of)).writeStream.format("parquet")
     writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
@@ -77,7 +77,7 @@ def finish(spark: SparkSession, folder: Path, *, per_trigger: int = 100_000, **k
 
 
 def sunk(spark: SparkSession, folder: Path) -> pa.Table:
-    """What the sink holds for those who read it with Spark, in LSN order."""
+    """The rows of the sink as Spark reads them, in LSN order."""
     return spark.read.parquet(str(folder / "sink")).toArrow().sort_by("lsn")
 
 
@@ -268,7 +268,7 @@ def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tm
         walkit.spark.errors(),
     ):
         finish(spark, tmp_path)
-    assert "begin a query with a new checkpoint" in str(caught.value) and "\n" not in str(caught.value)
+    assert "start a query with a new checkpoint" in str(caught.value) and "\n" not in str(caught.value)
 
 
 CHILD = """
@@ -284,9 +284,9 @@ query.awaitTermination()
 
 
 def kill_session(folder: Path, kind: dict[str, Any], reached: Callable[[], bool]) -> None:
-    """Begin a query in a session of its own, and kill driver, JVM and workers when a moment is reached.
+    """Start a query in a session of its own, and kill driver, JVM and workers when a moment is reached.
 
-    The session is begun again where Spark did not get its planner started, as in `finish`: nothing was killed then.
+    The session is restarted if Spark did not start its planner in time, as in `finish`: nothing was killed then.
     """
     command = [sys.executable, "-c", CHILD, str(folder), json.dumps(kind)]
     for _ in range(8):

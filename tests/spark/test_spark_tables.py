@@ -1,4 +1,4 @@
-"""Addresses of logs, several logs in one load, tables of Spark's catalog, and the views that are no records."""
+"""Addresses of logs, several logs in one load, tables of Spark's catalog, and the other views of a log."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_lists_and_patterns_mean_several(logs: Path) -> None:
         ({"path": "/x", "mode": "dropmalformed"}, OptionsError, "one of 'failfast', 'permissive'"),
         ({"path": "/x", "view": "frames", "snapshot": "true"}, OptionsError, "is for view 'records'"),
         ({"path": "/x", "bodies": "true"}, OptionsError, "is for view 'frames'"),
-        ({"paths": '["/x", "/y"]', "lastLsn": "7"}, OptionsError, "lastLsn is of one log"),
+        ({"paths": '["/x", "/y"]', "lastLsn": "7"}, OptionsError, "lastLsn is for one log"),
         ({"path": "/x", "lastLsm": "5"}, OptionsError, "unknown option 'lastlsm'.*firstLsn, lastLsn"),
         ({"path": "/x", "firstLsn": "x"}, OptionsError, "firstLsn='x'"),
         ({"path": "/x", "lastLsn": "-3"}, OptionsError, "lastLsn='-3'"),
@@ -123,7 +123,7 @@ def test_what_cannot_be_loaded_is_refused_by_name(
 
 
 @pytest.mark.spark
-def test_several_logs_say_which_is_which(spark: SparkSession, logs: Path) -> None:
+def test_rows_of_several_logs_name_their_log(spark: SparkSession, logs: Path) -> None:
     """Load two logs by pattern and by list: the rows of each, with its path and its id; columns are picked."""
     with walkit.open(logs / "b", mode="r") as reader:
         expected = reader.to_arrow()
@@ -157,7 +157,7 @@ def test_a_log_is_a_table_of_the_catalog(spark: SparkSession, logs: Path) -> Non
 
 @pytest.mark.spark
 def test_a_table_of_a_folder_with_an_escape_in_its_name(spark: SparkSession, tmp_path: Path) -> None:
-    """Name logs as Hive names folders, `h=10%3A00`, beside `h=10:00`: a table is of the one that it names."""
+    """Name logs as Hive names folders, `h=10%3A00`, beside `h=10:00`: a table reads the one that it names."""
     for name, count in (("h=10%3A00", 20), ("h=10:00", 50)):
         with walkit.open(tmp_path / name, options=walkit.LogOptions(durability="none")) as log:
             append(log, count)
@@ -245,7 +245,7 @@ def test_frames_and_segments_are_tables(spark: SparkSession, logs: Path) -> None
 
 @pytest.mark.spark
 def test_a_damaged_log_gives_what_is_intact(spark: SparkSession, logs: Path) -> None:
-    """Load a damaged log: an error as a rule; permissive, all intact records; and the damage says what is missing."""
+    """Load a damaged log: an error by default; permissive, all intact records; view damage has the missing ones."""
     with pytest.raises(Exception, match="CorruptionError"):
         load(spark, f"{logs}/damaged").count()
     intact = {row.lsn for row in load(spark, f"{logs}/damaged", mode="permissive").select("lsn").collect()}
@@ -305,7 +305,7 @@ def test_a_pair_is_verified_by_its_frames(spark: SparkSession, logs: Path, tmp_p
 
 @pytest.mark.spark
 def test_a_pair_of_which_all_is_trimmed_agrees(spark: SparkSession, tmp_path: Path) -> None:
-    """Trim every record of a log by a checkpoint, and copy it: nothing to compare is no difference and no gap."""
+    """Trim every record of a log by a checkpoint, and copy it: two empty logs are equal, without a gap."""
     with walkit.Store.open(tmp_path / "left") as store:
         for n in range(50):
             store.put(b"%d" % n, b"value")

@@ -67,7 +67,7 @@ HISTORIES: list[tuple[str, list[Step], bool]] = [
 
 
 @pytest.mark.parametrize(("steps", "whole"), [h[1:] for h in HISTORIES], ids=[h[0] for h in HISTORIES])
-def test_spark_tells_what_the_process_tells(
+def test_states_in_spark_equal_those_in_process(
     spark: SparkSession, tmp_path: Path, steps: list[Step], whole: bool
 ) -> None:
     """Epochs, transactions, deletes, checkpoints, compactions: equal states and errors at LSNs across the border."""
@@ -120,7 +120,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, int]:
 
 
 def refusal(make: Callable[[], DataFrame]) -> int | None:
-    """From where on states are exact, by the refusal of what `make` asks for; None where it is granted."""
+    """The LSN from which on states are exact, by the refusal of `make`; None without a refusal."""
     try:
         make()
     except HistoryTrimmedError as error:
@@ -149,7 +149,7 @@ def test_the_records_from_an_lsn_on_are_a_wish(spark: SparkSession, tmp_path: Pa
     assert {row["key"]: row["value"] for row in rows} == table.to_dict()
 
 
-def test_a_refused_load_says_so(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_load_without_its_snapshot_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """A trimmed log without a snapshot, asked for with one: load() fails in walkit's words."""
     with walkit.open(tmp_path / "log") as log:
         log.append_many([b"v"] * 20, keys=[b"k"] * 20)

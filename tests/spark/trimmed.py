@@ -35,7 +35,7 @@ STEPS = st.lists(
     ),
     max_size=9,
 )
-"""What may be done to a store, in any order."""
+"""The steps that a store may take, in any order."""
 
 
 def make_store(path: Path, steps: list[Step]) -> Past:

@@ -1,4 +1,4 @@
-"""Where the records are that a diff names: which frame of which segment, or why there is none any more.
+"""The places of the records that a diff names: the frame and its segment, or the reason that a record is gone.
 
 A worker looks the LSNs of a batch up in the headers of frames, of those segments alone that may hold one of them; no
 body is read. The manifest is that of the moment of the look-up: what was compacted since `load()` is found where it is.
@@ -30,7 +30,7 @@ A record of a log on object storage has `OBJECT` alone: to find its frame costs 
 """
 
 LOOK_UPS_MAX = 3
-"""So often a look-up begins anew because the log was trimmed or compacted meanwhile."""
+"""A look-up starts at most so many times, each time after a trim or compaction during it."""
 
 NUMBERS = ("segment", "position", "frame_lsn", "from_lsn", "to_lsn")
 """Columns of a side after `source`, all int64."""
@@ -65,7 +65,7 @@ def with_causes(found: pa.Table, left: SideLog, right: SideLog) -> pa.Table:
 
 
 def _numbers(column: pa.ChunkedArray) -> Numbers:
-    """Return LSNs as numbers, 0 where there is none."""
+    """Return LSNs as numbers, 0 for null."""
     return np.asarray(column.fill_null(0).to_numpy(), np.int64)
 
 

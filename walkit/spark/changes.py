@@ -36,23 +36,23 @@ def changes(
 ) -> DataFrame:
     """Return what the records from `first_lsn` to `last_lsn`, both inclusive, changed in the state before them.
 
-    `log` is one log, as in `walkit.spark.replay`; `last_lsn` None is its newest record. In place of LSNs there may be
-    times with a zone: records sealed after `since` and not after `until`. The state at
-    `first_lsn - 1` with these changes made in LSN order is the state at `last_lsn`. Columns: `key`; `change`: I where
-    the key was not live before, C where it was, whatever its values, D where the record deletes a live key;
-    `pre_value`, `post_value`, null on the side where the key is not live; `lsn` of the record. A delete of a key that
-    is not live changes nothing and has no row, and neither has a record without a key.
+    `log` is one log, as in `walkit.spark.replay`; `last_lsn` None is its newest record. Bounds may also be times with a
+    zone: records sealed after `since` and not after `until`. The state at
+    `first_lsn - 1` with these changes made in LSN order is the state at `last_lsn`. Columns: `key`; `change`: I if
+    the key was not live before, C if it was, whatever its values, D if the record deletes a live key; `pre_value` and
+    `post_value`, null on a side without the live key; `lsn` of the record. A delete of a key that is not live changes
+    nothing and has no row, and neither has a record without a key.
 
-    With `net` one row a key: from its value before the range to that at its end, where these differ, as `walkit.diff`
-    says it; `lsn` is that of the key's newest record in the range.
+    With `net` one row per key: from its value before the range to that at its end, if these differ, as in
+    `walkit.diff`; `lsn` is that of the key's newest record in the range.
 
     With `style="cdc"` the rows are Delta Lake's: `key`, `value`, `_change_type` (insert, update_preimage,
     update_postimage, delete), `_commit_version` (the LSN) and `_commit_timestamp` (the record's). A change C is two
     rows, and a delete has the value that was deleted.
 
-    Lazy, in no order. Raises HistoryTrimmedError where trimming or compaction has dropped the state before the range
-    or records in it, what `replay` raises, and OptionsError for LSNs that are none or out of order, for several logs
-    and for a style that is none.
+    Lazy, in no order. Raises HistoryTrimmedError if trimming or compaction has dropped the state before the range or
+    records in it, the errors of `replay`, and OptionsError for invalid LSNs or LSNs out of order, for several logs and
+    for an unknown style.
     """
     _require_range(first_lsn, last_lsn, since, until)
     check_choice(style, ("images", "cdc"), "style")

@@ -30,7 +30,7 @@ LOG_FIELDS = (
     StructField("log", StringType(), nullable=False),
     StructField("log_id", StringType(), nullable=False),
 )
-"""What a load of several logs adds: the path of the record's log, and its id in 16 hexadecimal digits."""
+"""The columns that a load of several logs adds: the path of the record's log, and its id in 16 hexadecimal digits."""
 
 
 def require_subset(schema: StructType, known: StructType = RECORD_STRUCT) -> None:

@@ -1,4 +1,4 @@
-"""What of a part of a log is left out where the part is read, before Spark sees it."""
+"""Leaves records out when a part of a log is read, before Spark sees them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from walkit.record import RECORD_SCHEMA
 from walkit.state.latest_reducer import FinalState
 
 COMBINED_SCHEMA = "lsn bigint, kind tinyint, key binary, value binary"
-"""The columns of what is found, as Spark spells them."""
+"""The columns of the remaining records, as Spark spells them."""
 
 
 def newest_up_to(batches: Iterable[pa.RecordBatch], lsns: Sequence[int]) -> Iterator[pa.RecordBatch]:

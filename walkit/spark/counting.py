@@ -10,7 +10,7 @@ from walkit.spark.options import local_path
 
 
 def count(path: str | os.PathLike[str], first_lsn: int | None = None, last_lsn: int | None = None) -> int:
-    """Return how many records a log has between two LSNs, inclusive; None is the oldest and the newest there is.
+    """Return the number of records of a log between two LSNs, inclusive; None is the oldest and the newest one.
 
     From the manifest and frame headers, in this process: no session is started. Spark's own `df.count()` reads every
     record, as Spark pushes no aggregation down to a source written in Python. GapError where `first_lsn` is trimmed.

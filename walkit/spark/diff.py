@@ -11,7 +11,7 @@ a shared machine, 4 shuffle partitions; best and median of three warm runs, all 
 | two left-semi joins (`replay`), then a full outer join on the key | 3.5 s | 4.4 s |
 
 It also reads each log once, where the joins read it twice; a log at two LSNs is read and shuffled once for both. A
-record that is superseded within its partition is not shuffled (`walkit.spark.combine`). What it costs:
+record that is superseded within its partition is not shuffled (`walkit.spark.combine`). Its cost:
 a worker holds the states of one shuffle partition in memory (not their histories), so `spark.sql.shuffle.partitions`
 has to grow with the states.
 """
@@ -68,8 +68,8 @@ def diff(left: Side, right: Side, *, unchanged: bool = False) -> DataFrame:
     Each side is one log, as in `walkit.spark.replay`; for the state at an LSN or a time it is a pair, `(log, 100)`, as
     in `walkit.diff`. Columns of the result: `key`; `change`, seen
     from the left: I only right, D only left, C another value, and with `unchanged` also N; `left_value`,
-    `right_value`; `left_lsn`, `right_lsn`, the newest record of the key on that side: the one that set it, or where it
-    is not live the one that deleted it, null where the records of that side do not have it (see
+    `right_value`; `left_lsn`, `right_lsn`, the newest record of the key on that side: the one that set it, or the
+    one that deleted it, null if the records of that side do not have it (see
     `walkit.state.diff.DIFF_SCHEMA`). Null-safe: an absent value equals an absent one only. Records without a key are
     no part of it, and neither is a key that is live on neither side.
 
@@ -91,12 +91,12 @@ def diff(left: Side, right: Side, *, unchanged: bool = False) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class SideSpec:
-    """What a worker knows of the two sides. Picklable."""
+    """The two sides as a worker knows them. Picklable."""
 
     left: SideLog
     right: SideLog
     is_one: bool
-    """Whether both sides are of one load; else each row has its side."""
+    """Whether both sides belong to one load; else each row has its side."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,7 +41,7 @@ def diff_report(
     event `walkit.diff.undecoded`. Arrays of numpy are compared by their elements.
 
     `samples` is how many rows of each change the report has, with at most 4,096 bytes of each value. Raises what `diff`
-    raises, and OptionsError for a decoder, tolerance or number of samples that is none.
+    raises, and OptionsError for an invalid decoder, tolerance or number of samples.
     """
     columns = report_columns(decoder, ignore, tolerance, samples)
     started = time.perf_counter()

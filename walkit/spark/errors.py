@@ -21,7 +21,7 @@ from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError, WalkitError
 
 MARK = "walkit-error: "
-"""What the line begins with."""
+"""The start of the line."""
 
 
 @contextmanager
@@ -72,7 +72,7 @@ STOPPED = "the Spark session was stopped: begin another with walkit.spark.sessio
 
 
 def _of_a_stopped_session(error: Exception) -> WalkitError | None:
-    """Return what Spark does not say where no session is left; None for errors that have another reason."""
+    """Return the error of a stopped session, which Spark does not name; None for errors with another reason."""
     if not isinstance(error, Py4JError | PySparkException) or is_remote():
         return None
     return OptionsError(STOPPED, option="spark") if SparkContext._active_spark_context is None else None
@@ -87,7 +87,7 @@ def require_open(df: object, what: str) -> None:
 
 
 def unwrapped(text: str) -> WalkitError | None:
-    """Return the walkit error that is described in a text of Spark; None where none is."""
+    """Return the walkit error that a text of Spark describes, or None."""
     for line in text.splitlines():
         _, mark, rest = line.partition(MARK)
         if mark:

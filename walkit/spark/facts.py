@@ -1,7 +1,8 @@
 """What `load()` notes of a log's history, and whether its records give a state.
 
-The records of a log that was trimmed or compacted do not give every state. The manifest says which ones they give, so
-`load()` puts what it says into the metadata of column `lsn`, of the same moment as the ranges of frames that it plans.
+The records of a log that was trimmed or compacted do not give every state. The manifest has the LSNs of those that
+they give, so `load()` puts them into the metadata of column `lsn`, of the same moment as the ranges that it
+plans.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ SOURCE_NAME = "walkit"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFacts:
-    """What one `load()` saw of a log: `df.schema["lsn"].metadata["walkit"]`, as a dict of these. LSNs are inclusive."""
+    """The facts of a log that one `load()` saw: a dict of these is `df.schema["lsn"].metadata["walkit"]`."""
 
     log_id: str
     """16 hexadecimal digits; Spark's metadata have no unsigned numbers of 64 bits."""
@@ -39,7 +40,7 @@ class LogFacts:
     exact_from_lsn: int
     """Below, trimming or compaction has dropped what states are made of."""
     snapshot_lsn: int
-    """The records begin with the snapshot at this LSN; 0 where they are the log's alone."""
+    """The LSN of the snapshot that the records start with; 0 if they are the log's alone."""
     from_lsn: int
     """Option `firstLsn`; 0 where it was not given."""
     path: str
@@ -47,7 +48,7 @@ class LogFacts:
     partitions: int
     """Option `partitions`; 0 where it was not given."""
     epoch_id: str
-    """Of the epoch of the record at `last_lsn`, 16 hexadecimal digits."""
+    """The id of the epoch of the record at `last_lsn`, 16 hexadecimal digits."""
 
     def to_metadata(self) -> dict[str, Any]:
         """Return the metadata of the column."""
@@ -55,7 +56,7 @@ class LogFacts:
 
     @classmethod
     def all_of(cls, df: DataFrame) -> list[LogFacts]:
-        """Return what column `lsn` carries of each log of its load; empty where it carries nothing."""
+        """Return the facts that column `lsn` carries, one for each log of its load; empty without them."""
         metadata = next((field.metadata for field in df.schema.fields if field.name == "lsn"), {})
         found = metadata.get(SEVERAL_KEY, [metadata.get(METADATA_KEY)])
         return [cls(**noted) for noted in found if noted is not None]

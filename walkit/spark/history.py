@@ -24,7 +24,7 @@ def history(log: Log, keys: bytes | Iterable[bytes] | None = None, first_lsn: in
     LSN at which it held, inclusive, null while it holds. Where a key is deleted no row covers its LSNs.
 
     Lazy, in no order. Raises HistoryTrimmedError where trimming or compaction has dropped what held at `first_lsn` or
-    later, what `replay` raises, and OptionsError for keys that are no bytes and for several logs.
+    later, what `replay` raises, and OptionsError for keys that are not bytes and for several logs.
     """
     check_whole(first_lsn, "first_lsn")
     wanted, of = keys_of(keys, "keys"), Load.of(log, "history").until()

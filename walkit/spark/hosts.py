@@ -1,4 +1,4 @@
-"""What a worker says where it does not see a log that the driver has planned to read."""
+"""The cure that a worker adds to the error of a log that the driver has planned to read."""
 
 from __future__ import annotations
 

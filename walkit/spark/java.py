@@ -89,7 +89,7 @@ class JavaHome:
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """What a `java` says of itself."""
+    """The facts that a `java` prints of itself."""
 
     version: str
     home: Path
@@ -180,7 +180,7 @@ def _ask(java: Path, environ: Mapping[str, str]) -> _Answer | str:
 
 
 def _home(source: Source, java: Path, answer: _Answer, environ: Mapping[str, str]) -> JavaHome:
-    # What JAVA_HOME named stays as it was named: it may be a link that is meant to be moved.
+    # A path from JAVA_HOME stays as it is: it may be a link that is meant to be moved.
     runtime = java.parent.parent if source != "PATH" else answer.home
     path = (
         runtime if _has_vector_module(runtime) else write_shim(runtime, answer.version, cache_folder(environ))
@@ -215,10 +215,10 @@ def write_shim(runtime: Path, version: str, folder: Path) -> Path:
 
     The folder's name holds the version and a digest of the runtime's path, so that two environments do not
     overwrite each other's. The script appears whole by a rename: threads and processes that do this at the
-    same time do no harm to each other. Raises OSError where the cache cannot be written, and on Windows.
+    same time do no harm to each other. Raises OSError if the cache cannot be written, and on Windows.
     """
     if sys.platform == "win32":
-        raise OSError("there is no launcher shim for Windows")
+        raise OSError("Windows has no launcher shim")
     digest = hashlib.sha256(os.fsencode(runtime)).hexdigest()[:8]
     home = folder / f"java-{version}-{digest}"
     java = home / "bin" / "java"

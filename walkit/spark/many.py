@@ -13,7 +13,7 @@ from walkit.spark.columns import LOG_FIELDS
 
 
 class ManyReader(DataSourceReader):
-    """Reads the logs one after the other, each by a reader of its own; a partition is of one log.
+    """Reads the logs one after the other, each by a reader of its own; a partition belongs to one log.
 
     `names` are (path, log id) of each. A reader yields at least the columns of `schema` that are not of `LOG_FIELDS`.
     """
@@ -33,7 +33,7 @@ class ManyReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the batches of one partition with the columns of its log."""
-        if partition.value is None:  # Spark's own, where no log has anything to read
+        if partition.value is None:  # Spark's own, if no log has anything to read
             return
         number, value = partition.value
         yield from with_log(self.readers[number].read(InputPartition(value)), self.names[number], self.schema)

@@ -12,13 +12,13 @@ from walkit.record import Kind
 from walkit.spark.facts import LogFacts
 
 LOG_ID = "log_id"
-"""The column that says which log a record is of, 16 hexadecimal digits, as a load of several logs has it."""
+"""The column with the id of a record's log, 16 hexadecimal digits, as a load of several logs has it."""
 
 
 def merged(keyed: DataFrame, rank: Mapping[str, int] | None) -> DataFrame:
     """Return key, value and LSN of each live key: of the log with the highest rank that has the key, its newest record.
 
-    `keyed` has records with keys of several logs, and a column `log_id`. Without ranks the query fails where a key is
+    `keyed` has records with keys of several logs, and a column `log_id`. Without ranks the query fails if a key is
     in two logs.
     """
     columns = keyed.select("lsn", "kind", "key", "value", LOG_ID).withMetadata("lsn", {})

@@ -1,6 +1,6 @@
 """The options of a load: what each may be, and which logs its paths mean.
 
-Spark hands options over as text, in any case, and adds its own where a load is a table of its catalog.
+Spark hands options over as text, in any case, and adds its own if a load is a table of its catalog.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ OF_A_LOAD = (
 )
 OF_A_STREAM = ("claim", "claimSeconds", "failOnDataLoss", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
-"""What a user may give. The rest is Spark's or a mistake."""
+"""The options that a user may give. Any other is Spark's or a mistake."""
 
 NEWEST_OF = "newestOf"
-"""What walkit gives itself: LSNs, with commas. A partition has only the newest record of each key up to each."""
+"""An option of walkit's own: LSNs, with commas. A partition has only the newest record of each key up to each."""
 TOUCHED_FROM = "touchedFrom"
 """And: an LSN. Only records of keys that a record from there on has, where finding these keys costs little."""
 ONLY = "only"
@@ -67,7 +67,7 @@ OF_SPARK = (
     *("paths", "owner", "provider", "location", "comment", "collation", "external"),
     *("is_managed_location", "table_type", "transient_lastddltime"),
 )
-"""What Spark adds: several paths as JSON, and the properties of a table in its catalog."""
+"""The options that Spark adds: several paths as JSON, and the properties of a table in its catalog."""
 TABLE_PREFIX = "option."
 """Spark gives each option of a table a second time, under this."""
 
@@ -78,7 +78,7 @@ HIDDEN = "..."
 """Shown instead of credentials."""
 
 OF_A_SINK = "checkpointlocation"
-"""An option that Spark gives to what a stream is written to."""
+"""An option that Spark gives to the sink of a stream."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,7 +93,7 @@ class LoadOptions:
     mode: Mode
     first_lsn: int | None
     last_lsn: int | None
-    """Inclusive; 0 is no record."""
+    """Inclusive; 0 is before the first record."""
     since: datetime | None
     until: datetime | None
     """Bounds as times, with a time zone: `walkit.spark.times` makes LSNs of them, for each log."""
@@ -104,7 +104,7 @@ class LoadOptions:
     bodies: bool
     """Whether view "frames" reads the bodies, to verify their checksums."""
     claim: str | None
-    """The name of a stream's claim; "" is none, None is one of the stream's own."""
+    """The name of a stream's claim; "" for no claim, None for a name of the stream's own."""
     claim_s: int
     fail_on_data_loss: bool
     """Whether a stream fails if records that it has not read are gone; else it continues with the rest."""
@@ -185,7 +185,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
 
 
 def _own(name: str, given: Mapping[str, str], read: Callable[[str], T]) -> T | None:
-    """Return what an option of walkit's own says; None where it was not given."""
+    """Return the value of an option of walkit's own, or None."""
     text = given.get(name.lower())
     if text is None:
         return None
@@ -225,7 +225,7 @@ def _check(found: LoadOptions) -> None:
         found.refuse(("since", "until"), "needs the times of all frames, which a damaged log may not show")
     if found.many:
         found.refuse(
-            ("firstLsn", "lastLsn"), "is of one log: the LSNs of several do not compare; use column log"
+            ("firstLsn", "lastLsn"), "is for one log: the LSNs of several do not compare; use column log"
         )
     for name, value in (("view", found.view), ("mode", found.mode)):
         if value in OF_FOLDERS and any(map(is_object_url, found.paths)):

@@ -41,12 +41,12 @@ def progress(callback: SparkProgress | None = None, *, title: str = "Spark") -> 
             walkit.spark.replay(df).count()
 
     DataFrames are lazy: put the action into the block (`count`, `toArrow`, `write`), or a call that runs jobs itself
-    (`diff_report`, `verify_pair`). With a `callback` there is no bar: it is called with (tasks done, tasks known), in
+    (`diff_report`, `verify_pair`). A `callback` replaces the bar: it is called with (tasks done, tasks known), in
     a thread of its own and only when one of the two has changed, and with equal numbers at the end of a block that
-    raises nothing. Spark learns of tasks stage by stage, so the second number grows, and falls where a stage is
+    raises nothing. Spark learns of tasks stage by stage, so the second number grows, and falls if a stage is
     skipped; the first never falls. An error of the callback ends the calls, not the jobs, and is raised at the end of
     the block, unless the block raises one itself. A stream shows its own progress, in `query.lastProgress`.
-    OptionsError where no session is active.
+    OptionsError without an active session.
     """
     check_progress(callback, "(tasks done, tasks known)")
     spark = active_session()
@@ -138,7 +138,7 @@ class JobTasks:
 
 
 class _Follower(threading.Thread):
-    """Looks at jobs again and again, and says what has changed, until it is ended."""
+    """Looks at jobs again and again, and reports changes, until it is ended."""
 
     def __init__(self, tasks: JobTasks, callback: SparkProgress) -> None:
         super().__init__(name="walkit-spark-progress", daemon=True)

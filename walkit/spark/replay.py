@@ -1,13 +1,13 @@
 """Replay in Spark: the state that a log's records lead to.
 
 The rule is that of `walkit.state`: for each key the record with the newest LSN wins, a delete leaves nothing,
-and a record without a key is an event, which is no part of keyed state.
+and a record without a key is an event, which keyed state leaves out.
 
 The newest LSN of each key is found by an aggregation of numbers alone, and the records are then picked by it: those of
-one log by a bitmap of LSNs that every worker has; rows of which nothing is known, and those of a very long log, by a
+one log by a bitmap of LSNs that every worker has; rows of unknown origin, and those of a very long log, by a
 left-semi join on key and LSN. Spark has no hash aggregation over binary or struct buffers: `max(struct(lsn, value))`,
-`max_by` and a window all sort the values instead. After the join the rows that are left are counted, where the join has
-put and sorted them: a DataFrame that has a record twice fails there.
+`max_by` and a window all sort the values instead. After the join the rows that are left are counted, in the
+partitions and the order of the join: a DataFrame that has a record twice fails there.
 """
 
 from __future__ import annotations
@@ -52,15 +52,15 @@ def replay(
     `at_lsn` is the last LSN that counts, inclusive; 0 is the state before the first record. `at_time`, with a time
     zone, is the last LSN that the log had then (`walkit.lsn_at`). `only` is a key or up to 10,000 that are asked for.
 
-    Of several logs each key is that of the one log that has it; where two have it, the query fails. With `order`, all
+    Of several logs each key belongs to the one log that has it; if two have it, the query fails. With `order`, all
     log ids in the order in which the logs are merged, the last one that has the key wins; a delete there deletes it.
 
     Lazy, like any DataFrame. Only keys are read to find the newest records, nothing after the LSN that is asked for,
-    and no value is shuffled: each worker has the newest LSNs, a bit each, where the log has at most 134 million.
+    and no value is shuffled: each worker has the newest LSNs, a bit each, if the log has at most 134 million.
 
-    Raises NotALoadError for a DataFrame that is no load; HistoryTrimmedError, before Spark does anything, where
-    trimming or compaction has dropped what the state is made of; what `load()` raises for a path; GapError or
-    DivergenceError where the log of a DataFrame was trimmed, compacted or replaced since its load; and OptionsError for
+    Raises NotALoadError for a DataFrame that is not a load; HistoryTrimmedError, before Spark does anything, if
+    trimming or compaction has dropped records of the state; for a path the errors of `load()`; GapError or
+    DivergenceError if the log of a DataFrame was trimmed, compacted or replaced since its load; and OptionsError for
     an LSN that the log does not have, and for an LSN of several logs. Records that `firstLsn` leaves out are left out
     on purpose.
     """
@@ -83,9 +83,9 @@ def replay(
 def replay_rows(df: DataFrame, at_lsn: int | None = None) -> DataFrame:
     """Return the state of the records in any DataFrame with columns `lsn`, `kind`, `key`, `value`: unchecked.
 
-    The rows are taken as the records of one log, each once, in any order: what is filtered or trimmed is missing
-    without a word. Where two rows are the newest record of one key, the query fails and names the key and the LSN.
-    OptionsError for a column that is missing or of another type, a stream, and an `at_lsn` that is no LSN.
+    The rows are taken as the records of one log, each once, in any order: no error reports filtered or trimmed
+    records. If two rows are the newest record of one key, the query fails and names the key and the LSN.
+    OptionsError for a column that is missing or of another type, a stream, and an invalid `at_lsn`.
     """
     require_columns(df, "replay_rows")
     if df.isStreaming:
@@ -110,7 +110,7 @@ def _by_join(records: DataFrame) -> DataFrame:
     rows = F.count("*").over(Window.partitionBy("lsn", "key"))
     is_live = F.when(F.col(ROWS) == 1, F.col("kind") != int(Kind.DELETE)).otherwise(_twice())
     state = picked.withColumn(ROWS, rows).where(is_live).select("key", "value", "lsn")
-    # The LSNs of a state are no log's records any more.
+    # The rows of a state are no longer the records of a log.
     return state.withMetadata("lsn", {})
 
 

@@ -1,4 +1,4 @@
-"""What one `load()` reads: planned once, by the process that loads, from one view of the log."""
+"""The plan of one `load()`: made once, by the process that loads, from one view of the log."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from walkit.state.snapshot import identity_at
 from walkit.storage.address import StorageOptions, storage_at
 
 PARTITION_BYTES = 128 << 20
-"""How many bytes of frames a partition has at most, about, where the user does not say how many he wants."""
+"""How many bytes of frames a partition has at most, about, unless a user gives their number."""
 
 TOUCHED_BYTES = 32 << 20
 """Each partition reads so many bytes more, at most, and no more than its own, for the keys that are wanted."""
@@ -81,7 +81,7 @@ class RangePart(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scan:
-    """What one `load()` will read: a snapshot, ranges of frames of the log at `path`, and which LSNs of them."""
+    """The plan of one `load()`: a snapshot, ranges of frames of the log at `path`, and which LSNs of them."""
 
     path: str
     facts: LogFacts
@@ -116,7 +116,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
     """Return what a load reads of the log at `path`.
 
     Raises walkit's own errors: LogNotFoundError, NotALogError, CorruptionError, GapError where `firstLsn` is trimmed,
-    HistoryTrimmedError and SnapshotError where no snapshot gives what `snapshot` asks for.
+    HistoryTrimmedError and SnapshotError if no snapshot gives the state that `snapshot` asks for.
     """
     if options.mode == "permissive":
         return _plan_intact(path, options)
@@ -281,7 +281,7 @@ def _count(total: int, parts: int | None) -> int:
 def share(ranges: Sequence[AnyRange], parts: int | None) -> tuple[tuple[AnyRange, ...], ...]:
     """Put neighbouring ranges together into at most `parts` partitions of about the same size in bytes.
 
-    Without `parts`: one for each processor of the driver's machine, and more where they would pass
+    Without `parts`: one for each processor of the driver's machine, and more if they would pass
     `PARTITION_BYTES`. Each one costs about 60 ms, so the ranges themselves would be too many.
     """
     total = sum(frames.end_position - frames.start_position for frames in ranges)

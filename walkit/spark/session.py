@@ -1,6 +1,6 @@
 """A Spark session that just works on one machine, without a network, and one data source for every session.
 
-What it takes care of, because each of these fails or chatters otherwise: the Java (`walkit.spark.java`), the
+It sets up each of these, which fail or chatter otherwise: the Java (`walkit.spark.java`), the
 Python of the workers (the one that runs this), where the workers find walkit, addresses (127.0.0.1 only, so
 neither a host name that does not resolve nor a firewall matters), the session time zone (UTC, as in
 `walkit.RECORD_SCHEMA`), and the words that Spark and the JVM print on a terminal.
@@ -56,9 +56,8 @@ def session(
 ) -> SparkSession:
     """Return a Spark session that knows `format("walkit")`.
 
-    The active session, where there is one, is returned as it is, with the data source registered: the
-    arguments are then not looked at. Else one is started on this machine, which takes 5 to 15 seconds, and a
-    line on standard error says so.
+    An active session is returned as it is, with the data source registered, and the arguments have no effect.
+    Without one, a session is started on this machine, which takes 5 to 15 seconds, with a line on standard error.
 
     `master` is Spark's; for one that is not `local`, addresses and the workers' Python are left to you, and
     walkit has to be installed on the workers. `config` goes over walkit's settings. `quiet` keeps what the
@@ -97,12 +96,12 @@ def register(spark: SparkSession) -> None:
 
 
 def active_session() -> SparkSession | None:
-    """Return the session that is active in this thread, else the process's own; None if there is none."""
+    """Return the session that is active in this thread, else the process's own, or None."""
     try:
         spark = SparkSession.active()
     except PySparkRuntimeError:
         return None
-    # One whose context was stopped under it is still given out, and is of no use.
+    # One whose context was stopped under it is still returned, and is useless.
     stopped = not is_remote() and spark.sparkContext._jsc is None
     return None if stopped else spark
 
@@ -147,7 +146,7 @@ def _launch(conf: SparkConf, java: JavaHome, *, quiet: bool) -> Any:
 
 
 def _digest(output: IO[bytes] | None, count: int = 12) -> str:
-    """The first and last lines: a JVM says what is wrong at the end, Spark's launcher before a page of help."""
+    """The first and last lines: a JVM prints the cause at the end, Spark's launcher before a page of help."""
     if output is None:
         return "(see above)"
     output.seek(0)

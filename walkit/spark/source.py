@@ -8,12 +8,12 @@ its input twice. `load()` again sees more.
 
 A user's schema picks columns: `.schema("lsn bigint, key binary")`.
 
-Without `snapshot` the DataFrame is the log's records, no more. With it, it is what every state is made of that can
-still be restored: where the log's first records are gone, the records of the oldest snapshot from which the log
+Without `snapshot` the DataFrame is the log's records, no more. With it, it has the records of every state that can
+still be restored: if the log's first records are gone, the records of the oldest snapshot from which the log
 continues, with the LSNs that they had, and the log's records above the snapshot's LSN. With `lastLsn` it is the newest
-snapshot with which the state at that LSN can be restored. Where the log has all its records, they are enough, and no
+snapshot with which the state at that LSN can be restored. If the log has all its records, they are enough, and no
 snapshot is read. A snapshot is verified by `load()` and read as a separate partition. `load()` refuses
-(HistoryTrimmedError, SnapshotError) where no snapshot will do. What it noted of the log's history is in the metadata of
+(HistoryTrimmedError, SnapshotError) if no snapshot will do. The facts of the log's history are in the metadata of
 column `lsn`: see `walkit.spark.facts`.
 
 `spark.readStream` takes the same path: see `walkit.spark.stream`.
@@ -74,7 +74,7 @@ if TYPE_CHECKING:
 class WalkitDataSource(DataSource):
     """The data source `walkit`. Spark makes it on the machine of the driver, once for each `load()`.
 
-    A path that does not begin with `/` is relative to the folder in which the session was started. Raises
+    A path without a first `/` is relative to the folder of the session's start. Raises
     walkit's own errors (`LogNotFoundError`, `NotALogError`, `OptionsError`, ...); Spark shows their text in
     an AnalysisException.
     """
@@ -91,7 +91,7 @@ class WalkitDataSource(DataSource):
             self.loaded = plan_load(options) if options else None
 
     def schema(self) -> StructType:
-        """Return the columns; of records `walkit.RECORD_SCHEMA`, with what is known of each log at column `lsn`."""
+        """Return the columns; of records `walkit.RECORD_SCHEMA`, with the facts of each log at column `lsn`."""
         with noted():
             return (self.loaded or plan_load({})).schema()
 
@@ -126,7 +126,7 @@ TABLE_KEY = "walkit_table"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """What one load reads: its options, and the plan of each of its logs. Picklable."""
+    """One load: its options, and the plan of each of its logs. Picklable."""
 
     options: LoadOptions
     plans: tuple[Scan | TablePlan, ...]
@@ -137,7 +137,7 @@ class Loaded:
         """Return the columns of the load.
 
         Those of a table carry its options. Spark's catalog keeps the columns, and Spark 4.3 forgets the options when
-        it reads the table: so the table is planned anew by each query, and nothing is noted of the log's history.
+        it reads the table: so each query plans the table again, and nothing is noted of the log's history.
         """
         first, *others = self._of_one()
         if self.table is not None:
@@ -194,7 +194,7 @@ def plan_load(options: Mapping[str, str]) -> Loaded:
 
 
 def bounded(path: str, options: LoadOptions, at: int) -> LoadOptions:
-    """Return the options for the one log at `path`: LSNs for times, and what an earlier load of it had."""
+    """Return the options for the one log at `path`: LSNs for times, and the bounds of an earlier load."""
     if not options.planned:
         return within_times(path, options)
     facts, end = options.planned[at]
@@ -208,7 +208,7 @@ def bounded(path: str, options: LoadOptions, at: int) -> LoadOptions:
 
 
 def options_of_table(schema: StructType) -> dict[str, str]:
-    """Return the options that a table's columns carry; none for columns that are no table's."""
+    """Return the options that a table's columns carry; no option for other columns."""
     found = next((field.metadata.get(TABLE_KEY) for field in schema.fields if field.metadata), None)
     return found if isinstance(found, dict) else {}
 
@@ -240,7 +240,7 @@ class WalkitReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of a partition, every frame verified, as batches of the wanted columns."""
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        # Where there is no partition, Spark makes one whose value is None.
+        # Without a partition Spark makes one whose value is None.
         part = partition.value
         if part is None:
             return

@@ -1,6 +1,6 @@
 """`spark.readStream.format("walkit").load(path)`: a log's records as they become durable.
 
-One Python process beside the driver plans the batches of a query (`WalkitStreamReader` but for `read`), and Spark's
+One Python process beside the driver plans the batches of a query (`WalkitStreamReader` except `read`), and Spark's
 workers read them. Where the query stands is in its checkpoint alone (`StreamOffset`); the log only keeps what was not
 read yet (`StreamClaim`). A batch is the records between two offsets, so that Spark reads the same batch again after a
 crash, and a sink that is exactly-once (files, Delta, `foreachBatch` with the batch's number) has each LSN once.
@@ -54,7 +54,7 @@ CHANGES_RECORDS = 1 << 17
 
 @dataclass(frozen=True, slots=True)
 class StreamPart:
-    """What one task of a batch reads: ranges of frames, and of their records those of [first_lsn, last_lsn]."""
+    """The reading of one task of a batch: ranges of frames, and of their records those of [first_lsn, last_lsn]."""
 
     first_lsn: int
     last_lsn: int
@@ -92,7 +92,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         view, newest = seen.view, seen.durable_lsn()
         first_lsn = self.options.first_lsn or view.first_lsn
         if self.options.since is not None:
-            # What was sealed by then may be durable a moment later: the query begins before it, and not after.
+            # A frame sealed by then may be durable a moment later: the query starts before it, and not after.
             first_lsn = min(
                 first_lsn_since(self.path, self.options.since, self.options.storage_options), newest + 1
             )
@@ -101,7 +101,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         named = self.options.given & {"firstLsn", "since"}
         if named and first_lsn < view.complete_from_lsn:
             error = GapError(first_lsn, view.complete_from_lsn)
-            error.add_note(f"Leave option {min(named)} out to begin with the oldest record that there is.")
+            error.add_note(f"Leave option {min(named)} out to start with the oldest record.")
             raise error
         return StreamOffset(
             log_id=f"{view.manifest.log_id:016x}",
@@ -124,7 +124,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
-        """Return where the batch after `start` ends; `start` where there is nothing new."""
+        """Return the end of the batch after `start`; `start` if nothing is new."""
         offset, seen = self._look_from(start)
         ends = (seen.durable_lsn(), self.options.last_lsn, self._until)
         last_lsn = min(lsn for lsn in ends if lsn is not None)
@@ -193,7 +193,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 yield pa.RecordBatch.from_arrays(columns, schema=wanted)
 
     def _check(self, start: StreamOffset, end: StreamOffset) -> None:
-        """Assert that a batch continues from where it starts, in the same log, to no more than the query may read."""
+        """Assert that a batch continues at its start, in the same log, and ends within the bounds of the query."""
         assert start.log_id == end.log_id == f"{int(end.log_id, 16):016x}" and start.lsn < end.lsn
         assert (
             start.complete_from_lsn == end.complete_from_lsn and start.owner in ("", end.owner) and end.owner
@@ -222,7 +222,7 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def require_streamable(options: LoadOptions, schema: StructType) -> None:
-    """Raise `OptionsError` for what a stream does not take."""
+    """Raise `OptionsError` for options and columns that a stream does not take."""
     known = {"records": RECORD_STRUCT, "changes": CHANGES_STRUCT}.get(options.view)
     if known is None or options.mode != "failfast":
         name, value = ("view", options.view) if known is None else ("mode", options.mode)
@@ -243,8 +243,8 @@ def end_within(
 ) -> int:
     """Return the last LSN of the frames from `first_lsn` on that fit into the limits; one frame at least.
 
-    Where all up to `last_lsn` fits, that is `last_lsn`. Reads frame headers, and of sealed segments that fit as a whole
-    only what the manifest says. On object storage a bulk counts as a frame.
+    If all up to `last_lsn` fits, that is `last_lsn`. Reads frame headers; for sealed segments that fit as a whole
+    the manifest is enough. On object storage a bulk counts as a frame.
     """
     records = size = 0
     end = first_lsn - 1
@@ -279,8 +279,8 @@ def end_within(
 def end_sealed_by(view: AnyView, first_lsn: int, last_lsn: int, until: datetime) -> int:
     """Return the last LSN before the first frame of [first_lsn, last_lsn] that was sealed after `until`.
 
-    That is `last_lsn` where there is none, and below `first_lsn` where the first one is. By LSN, so that the answer
-    stays the same while the log grows, also where the writer's clock was set back. Reads frame headers.
+    That is `last_lsn` without such a frame, and below `first_lsn` if the first one is such. By LSN, so the answer
+    stays the same while the log grows, also if the writer's clock was set back. Reads frame headers.
     """
     until_us = to_microseconds(until)
     assert until_us is not None

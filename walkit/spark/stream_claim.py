@@ -80,9 +80,9 @@ class StreamClaim:
     def ensure(self, owner: str, first_lsn: int, complete_from_lsn: int) -> None:
         """Have the claim of a query whose next record is `first_lsn`: take it up after a restart, renew it in time.
 
-        GapError where records from there on are gone. A log that cannot be written any more is read without. What the
-        query claimed under another name, before its option `claim` was changed, is released after that; with "none"
-        all that it claimed is.
+        GapError if records from there on are gone. A log that has become read-only is read without a claim. After that
+        the query's claim under another name, from before its option `claim` was changed, is released; with "none" each
+        of its claims is.
         """
         if owner in ("", UNCLAIMED) or (self._name == "" and self._has_released):
             return

@@ -38,7 +38,7 @@ class StreamOffset:
 
     @classmethod
     def of(cls, saved: Mapping[str, Any]) -> StreamOffset:
-        """Return the offset that a checkpoint holds; `OptionsError` where it is of another source."""
+        """Return the offset that a checkpoint holds; `OptionsError` if it belongs to another source."""
         if set(saved) != {field.name for field in fields(cls)}:
             refuse(
                 "checkpointLocation",
@@ -65,13 +65,13 @@ def require_here(offset: StreamOffset, seen: ReaderView[AnyView], path: str) -> 
     """Raise where the log at `path` does not continue from an offset.
 
     DivergenceError: it is another log, or what the query has read was cut. GapError: records that the query has not
-    read are gone. Both say what to do.
+    read are gone. Both name the cure.
     """
     manifest = seen.view.manifest
     if offset.log_id != f"{manifest.log_id:016x}":
         raise DivergenceError(
             f"the query has read log {offset.log_id} up to LSN {offset.lsn:,}, and at {path} is log "
-            f"{manifest.log_id:016x}. Put the log back, or begin a query with a new checkpoint and a new sink",
+            f"{manifest.log_id:016x}. Put the log back, or start a query with a new checkpoint and a new sink",
             first_lsn=1,
         )
     if offset.lsn > seen.last_lsn or not lies_in(manifest, offset.lsn, int(offset.epoch_id, 16)):
@@ -80,7 +80,7 @@ def require_here(offset: StreamOffset, seen: ReaderView[AnyView], path: str) -> 
         raise DivergenceError(
             f"the query has read the log at {path} up to LSN {offset.lsn:,} of epoch {offset.epoch_id}; the log ends "
             f"at {seen.last_lsn:,}, and its record there is of epoch {epoch_at(manifest, offset.lsn)}: what was read "
-            "was cut, and the log has another history. Begin a query with a new checkpoint and a new sink",
+            "was cut, and the log has another history. Start a query with a new checkpoint and a new sink",
             first_lsn=first_lsn,
         )
     require_unread(offset, seen.view)
@@ -98,6 +98,6 @@ def require_unread(offset: StreamOffset, view: AnyView) -> None:
 
 GAP_ADVICE = (
     "The stream's claim kept these records until its lease was over, was dropped, or the hard cap of a retention was "
-    "reached; without a claim nothing kept them. Begin a query with a new checkpoint: it takes what the log has now. "
+    "reached; without a claim nothing kept them. Start a query with a new checkpoint: it takes the records left. "
     "Option claimSeconds makes the lease longer."
 )

@@ -81,7 +81,7 @@ DAMAGE_STRUCT = _struct(
     ("last_lsn", LongType, True),
     ("reason", StringType, False),
 )
-"""A range that is not intact, as `walkit.scan` judges it: damage, and what was torn, given up or never written."""
+"""A range that is not intact, as `walkit.scan` judges it: damaged, torn, given up or never written."""
 
 CHANGES_STRUCT = _struct(
     ("key", BinaryType, False),
@@ -104,7 +104,7 @@ DAMAGE = frozenset(Verdict) - {Verdict.INTACT, Verdict.UNUSED, Verdict.IN_PROGRE
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablePlan:
-    """What one load of a view reads of one log. Picklable."""
+    """The plan of one load of a view, for one log. Picklable."""
 
     path: str
     log_id: str

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 
 def within_times(path: str, options: LoadOptions) -> LoadOptions:
-    """Return the options with the LSNs of the log at `path` in place of times; as they are where they have no times.
+    """Return the options with LSNs of the log at `path` instead of times; unchanged without times.
 
-    A record is of the time at which its frame was sealed, as `walkit.lsn_at` has it: after `since`, and not after
-    `until`. GapError where the log was trimmed and its oldest record is after `since`, so that others may have been,
-    too. Raises what `lsn_at` raises.
+    A record has the time at which its frame was sealed, as in `walkit.lsn_at`: after `since`, and not after `until`.
+    GapError if the log was trimmed and its oldest record is after `since`: others may have been, too. Raises the errors
+    of `lsn_at`.
     """
     first_lsn, last_lsn = options.first_lsn, options.last_lsn
     if options.since is not None:
@@ -42,7 +42,7 @@ def _lsn_at(path: str, time: datetime, options: StorageOptions | None) -> tuple[
 
 
 def first_lsn_since(path: str, since: datetime, options: StorageOptions | None = None) -> int:
-    """Return the LSN of the first record sealed after `since`, or the next LSN where there is none.
+    """Return the LSN of the first record sealed after `since`, or the next LSN if nothing was sealed since.
 
     GapError as `within_times`; raises what `lsn_at` raises.
     """
@@ -51,7 +51,7 @@ def first_lsn_since(path: str, since: datetime, options: StorageOptions | None =
         error = GapError(oldest - 1, oldest)
         error.add_note(
             f"Records after {since.isoformat()} (option since) may have been trimmed. Option firstLsn "
-            f"{oldest} begins with the oldest record that there is."
+            f"{oldest} starts with the oldest record."
         )
         raise error
     return before + 1

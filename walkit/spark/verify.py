@@ -50,7 +50,7 @@ def verify(paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]]) -> 
 
     `paths` is what `load()` takes: a path, a list, a pattern. Each log is one task: `walkit.verify`, which reads and
     decodes every frame. A log that cannot be verified at all (none there, a manifest of a newer format) is a row too,
-    with the error as its problem. Lazy, as any DataFrame: each action verifies anew. LogNotFoundError for a pattern
+    with the error as its problem. Lazy, as any DataFrame: each action verifies again. LogNotFoundError for a pattern
     that no path matches.
     """
     named = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
@@ -131,7 +131,7 @@ class PairReport(TableReport):
 
     @property
     def notes(self) -> list[str]:
-        """Whether the logs are equal where both have records; red where they are not."""
+        """Whether the logs are equal at the LSNs that both have; red if they differ."""
         return [self._verdict()]
 
     def _plain_notes(self) -> int:
@@ -217,7 +217,7 @@ def _one_log(path: str | os.PathLike[str]) -> str:
 
 
 def _nothing_compared(facts: dict[str, Any], first: int) -> PairReport:
-    """Return the report of two logs without a common LSN; GapError where a trim has parted them.
+    """Return the report of two logs without a common LSN; GapError if a trim has parted them.
 
     Two that end at the same LSN, all of it trimmed, are not parted.
     """

@@ -1,7 +1,7 @@
-"""Whether Spark's Python workers can import walkit, and what to do when they cannot.
+"""Whether Spark's Python workers can import walkit, and the remedy if they cannot.
 
-Workers import the data source by its name. They see what is installed in their Python and what was on
-`PYTHONPATH` when the JVM started, but nothing that a notebook has put on `sys.path` since.
+Workers import the data source by its name. They see the packages that are installed in their Python or were on
+`PYTHONPATH` when the JVM started, but no path that a notebook has put on `sys.path` since.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def package_parent() -> str:
 def make_importable(spark: SparkSession) -> None:
     """Send the package to the workers of a local session that cannot import it (`SparkContext.addPyFile`).
 
-    For other masters, and over Spark Connect, nothing is done: there walkit and what it needs have to be
+    For other masters, and over Spark Connect, nothing is done: there walkit and its dependencies have to be
     installed on the workers.
     """
     if is_remote():
