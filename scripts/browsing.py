@@ -187,13 +187,6 @@ class Seen:
         self.page.get_by_role("link", name=tab, exact=True).click()
 
 
-LATE = "(reading '_guiEditing')"
-"""Part of an error that a user does not see: Panel fits a figure to its place up to 25 ms after it has removed it.
-
-Its timer (`_throttled_resize` in models/plotly.ts of 1.9.4) outlives the view, and Plotly finds no layout.
-"""
-
-
 def look_at(
     browser: Browser,
     url: str,
@@ -211,7 +204,7 @@ def look_at(
     page.set_default_timeout(90_000)
     seen = Seen(page=page, host=urlsplit(url).netloc, ready_s=0.0)
     page.on("request", lambda request: seen.requests.append(request.url))
-    page.on("pageerror", lambda error: seen.complaints.append(str(error)) if LATE not in str(error) else None)
+    page.on("pageerror", lambda error: seen.complaints.append(str(error)))
     page.on(
         "console",
         lambda message: (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +21,20 @@ from walkit.views.page import PAGES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+SLOWED, CLICK_S, LIVE_LAG_MS = 6, 2.0, 1000.0
+WATCHED = """() => {
+    const model = name => Bokeh.documents.map(each => each.get_model_by_name(name)).find(each => each);
+    const [picture, drawn] = [model("picture"), model("drawn")];
+    [window.pictures, window.lags] = [[], []];
+    let came = 0;
+    picture.properties.value.change.connect(() => {
+        came = performance.now();
+        window.pictures.push([Number(picture.value), Number(drawn.value)]);
+    });
+    drawn.properties.value.change.connect(() => window.lags.push(performance.now() - came));
+}"""
+"""Notes at each picture its number and that of the last one drawn, and how long the drawing of each takes, in ms."""
+CLICKED = {"Recovery": "Break and recover", "Runs": "Measure", "Live": "Stop"}
 LIVE_S = 5.0
 """A page that takes longer to be of use on a quiet machine is too slow; on a busy one it is only reported."""
 ARRIVALS = 200
@@ -237,6 +253,38 @@ def test_start_writes_and_stop_ends_it(
         assert seen.inaccessible() == []
 
 
+def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Slow the page six times while it shows writers: one picture at a time, Live near now, a click shows its page.
+
+    The limits are those of a quiet machine, and longer by the processes that wait for a core here.
+    """
+    with looking(browser, server, windows) as seen:
+        before = on_live(seen)
+        seen.press("Start")
+        eventually(lambda: len(curves(seen)["records/s"]) > before + 4)
+        with slowed(seen):
+            seen.page.evaluate(WATCHED)
+            eventually(lambda: seen.page.evaluate("window.lags.length") >= 5)
+            pictures, lags = seen.page.evaluate("[window.pictures, window.lags]")
+            clicks = {}
+            for name, button in CLICKED.items():
+                began = time.monotonic()
+                seen.page.get_by_role("link", name=name, exact=True).evaluate("link => link.click()")
+                seen.page.get_by_role("button", name=button, exact=True).wait_for()
+                clicks[name] = time.monotonic() - began
+                assert seen.page.get_by_role("heading", level=1).inner_text() == name
+        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+        print(f"{busy:.1f} processes a core: clicks {clicks} s, pictures drawn in {lags} ms")
+        assert max(sent - drawn for sent, drawn in pictures) == 1, (
+            "a picture was sent before the last was drawn"
+        )
+        assert statistics.median(lags) < LIVE_LAG_MS * busy
+        assert statistics.median(clicks.values()) < CLICK_S * busy
+        seen.turn_to("Live")
+        stop(seen)
+    assert not [line for line in server.said if "Traceback" in line]
+
+
 def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Break a log by half a frame: bars of the phases, the cut with its reason, the row that applied, the bytes."""
     with looking(browser, server, windows) as seen:
@@ -328,6 +376,18 @@ def heap_bytes(seen: Seen) -> int:
     used = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return int(used)
+
+
+@contextmanager
+def slowed(seen: Seen) -> Iterator[None]:
+    """Make the page's processor six times slower in the block."""
+    session = seen.page.context.new_cdp_session(seen.page)
+    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
+    try:
+        yield
+    finally:
+        session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+        session.detach()
 
 
 def count_redraws(seen: Seen) -> None:

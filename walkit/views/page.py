@@ -13,6 +13,7 @@ from urllib.parse import urlencode
 from walkit.storage.address import FILES, is_object_url
 from walkit.views.access import refusal, refused_page
 from walkit.views.given import Given, GivenPage, given
+from walkit.views.pacing import Pace
 from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_crash_lab import CrashLabPage
 from walkit.views.page_inspector import InspectorPage
@@ -22,7 +23,7 @@ from walkit.views.page_recovery import RecoveryPage
 from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
 from walkit.views.page_states import StatesPage
-from walkit.views.parts import pn, ready, tick
+from walkit.views.parts import pn, ready, served_document, tick
 from walkit.views.shell import PageKind, Shell, template_of
 from walkit.views.workspace import DataRoot, Workspace
 
@@ -78,8 +79,11 @@ def served(shell: Shell) -> pn.Template:
         for value in values
     ]
     shell.read_url(urlencode(asked))
-    template = template_of(shell)
-    pn.state.onload(lambda: tick(shell))
+    document = served_document()
+    assert document is not None, "a session is served"
+    pace = Pace(shell, document)
+    template = template_of(shell, pace)
+    pn.state.onload(lambda: tick(pace))
 
     def ended(_: Any) -> None:
         # Ending a session waits for its work; the server's loop must not.

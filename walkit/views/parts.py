@@ -45,7 +45,9 @@ __all__ = [
 ]
 
 REFRESH_MS = 500
-"""Time between two refreshes of a view."""
+"""Time between two refreshes of a view in a notebook."""
+SERVED_MS = 250
+"""Time between two refreshes of a served page."""
 TABLE_CSS = """
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 0.8em; }
 td, th { padding: 1px 14px 1px 2px; }
@@ -244,7 +246,7 @@ def tick(view: Refreshing) -> None:
     what made the view calls `refresh`.
     """
     if served_document() is not None:
-        pn.state.add_periodic_callback(lambda: _refresh(view), period=REFRESH_MS)
+        pn.state.add_periodic_callback(lambda: _refresh(view), period=SERVED_MS)
     elif in_notebook():
         threading.Thread(
             target=_keep_refreshing, args=(weakref.ref(view),), name="walkit-view", daemon=True

@@ -42,12 +42,28 @@
   // On a phone figures have less room: their layout is changed as it is drawn, and drawn again where the window turns.
   const phone = matchMedia("(max-width: 700px)");
   const narrow = WALKIT_NARROW;
+  const drawings = new Set();  // of figures, as promises
   const pane = Bokeh.Models["panel.models.plotly.PlotlyPlot"]?.prototype?.default_view?.prototype;
   if (pane !== undefined) {
     const panes = new Set();
-    const { render, remove, _layout_data } = pane;
+    const { render, remove, plot, _layout_data } = pane;
+    pane.plot = function (fresh) {
+      const drawing = plot.call(this, fresh)
+        .catch((error) => { if (panes.has(this)) { throw error; } })  // the page was turned while it was drawn
+        .finally(() => drawings.delete(drawing));
+      drawings.add(drawing);
+      return drawing;
+    };
     pane.render = function () { panes.add(this); render.call(this); };
-    pane.remove = function () { panes.delete(this); remove.call(this); };
+    pane.remove = function () {
+      panes.delete(this);
+      const figure = this.container;
+      this.container = null;
+      remove.call(this);
+      // Plotly may still draw the figure, and fails without it: it goes later.
+      this.container = figure;
+      if (figure) { setTimeout(() => { this.container = null; Plotly.purge(figure); }, 2000); }
+    };
     pane._layout_data = function () {
       const layout = _layout_data.call(this);
       if (phone.matches) { narrow(layout, document.getElementById("main").clientWidth - 30); }
@@ -69,7 +85,6 @@
     for (const link of links) {
       if (link.dataset.page !== slug) { link.removeAttribute("aria-current"); continue; }
       link.setAttribute("aria-current", "page");
-      document.getElementById("heading").textContent = link.textContent;
       document.title = `${link.textContent} · walkit`;
     }
   };
@@ -78,6 +93,7 @@
     const wanted = model("wanted");
     if (wanted === null) { return false; }
     show(pageOf(query));
+    document.getElementById("main").classList.toggle("turning", pageOf(query) !== pageOf(location.search));
     wanted.value = `${query} ${++asked}`;
     return true;
   };
@@ -96,6 +112,7 @@
     let shown = pageOf(location.search);
     const write = () => {
       const page = pageOf(query.value);
+      document.getElementById("main").classList.remove("turning");
       if (query.value === location.search) { shown = page; show(page); return; }
       // A turned page is a step of the browser's history; a changed setting is not.
       if (page === shown) { history.replaceState(null, "", query.value); } else { history.pushState(null, "", query.value); }
@@ -107,6 +124,27 @@
     document.documentElement.dataset.ready = "yes";
   };
   follow();
+
+  // The server sends the next picture when this one is drawn and the browser has had a frame to show it: a window that
+  // is hidden has no frames.
+  const frame = () => new Promise((resolve) => { requestAnimationFrame(() => setTimeout(resolve)); });
+  let followed = null;
+  const confirm = async () => {
+    const number = followed.value;
+    await frame();
+    while (drawings.size) { await Promise.allSettled([...drawings]); }
+    await frame();
+    model("drawn").value = number;
+  };
+  const acknowledge = () => {  // a connection that was lost and found again has other models
+    const picture = model("picture");
+    if (picture === null || picture === followed) { return; }
+    followed = picture;
+    picture.properties.value.change.connect(confirm);
+    confirm();
+  };
+  setInterval(acknowledge, 500);
+  acknowledge();
 
   // One crosshair: where the pointer is on a figure's clock, a line stands on every clock of the page.
   const found = {at: -Infinity, plots: []};

@@ -15,6 +15,7 @@ from urllib.parse import parse_qsl, urlencode
 from walkit._internal.html import Markup, tag
 from walkit.measure import file_system
 from walkit.plots.display import narrow_js
+from walkit.views.pacing import Pace
 from walkit.views.parts import View, pn
 from walkit.views.workspace import Workspace
 
@@ -63,6 +64,7 @@ class Shell(View):
         self.query = pn.widgets.TextInput(visible=False)
         """The state to show in the browser's URL."""
         self.facts = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.heading = pn.pane.HTML("", sizing_mode="stretch_width", margin=0, stylesheets=[HEADING_CSS])
         self.column = pn.Column(sizing_mode="stretch_width", margin=0)
         self._pages: dict[str, Page] = {}
         self._shown = ""
@@ -87,17 +89,19 @@ class Shell(View):
         if slug not in self.kinds:
             return
         self.slug = slug
-        self._show()
-        if state:
-            self.page.restore(state)
-        self.refresh()
+        with pn.io.hold():  # one message: heading, page and address change together
+            self._show()
+            if state:
+                self.page.restore(state)
+            self.refresh()
 
     def _show(self) -> None:
         if self.slug not in self._pages:
             self._pages[self.slug] = self.kinds[self.slug].build(self.workspace, self.go)
         if self._shown != self.slug:
             self._shown = self.slug
-            self.column[:] = [self._pages[self.slug]]
+            self.heading.object = tag("h1", self.kinds[self.slug].title)
+            self.column[:] = [self.heading, self._pages[self.slug]]
 
     def read_url(self, query: str) -> None:
         """Show what a URL's query says ("?page=..."); without a page in it, the first one."""
@@ -112,6 +116,11 @@ class Shell(View):
         query = "?" + urlencode({"page": self.slug, **self.page.state()})
         self.query.value = query
         return True
+
+    def take_in(self) -> None:
+        """Keep what is new on each page, and show nothing of it."""
+        for page in self._pages.values():
+            page.refresh(False)
 
     def close(self) -> None:
         """End the session: its writers are killed, its logs are removed. Closing twice does nothing."""
@@ -139,6 +148,7 @@ def facts_html(workspace: Workspace) -> str:
     return tag("style", Markup(FACTS_CSS)) + tag("div", state, *facts, class_="row")
 
 
+HEADING_CSS = "h1 { font-size: 19px; line-height: 1.45; margin: 0 0 0.3em; }"
 FACTS_CSS = """
 .row { display: flex; flex-wrap: wrap; gap: 0.1em 1.4em; align-items: center; font-size: 13px; }
 .label { color: var(--soft); }
@@ -150,13 +160,20 @@ FACTS_CSS = """
 """
 
 
-def template_of(shell: Shell) -> pn.Template:
-    """Return the shell as a page of its own, for a served session."""
+def template_of(shell: Shell, pace: Pace) -> pn.Template:
+    """Return the shell as a page of its own, for a served session that is refreshed at this pace."""
     here = files("walkit.views")
     first = shell.kinds[shell.slug]
     made = pn.Template(
         here.joinpath("shell.html").read_text(encoding="utf-8"),
-        items={"facts": shell.facts, "page": shell.column, "wanted": shell.wanted, "query": shell.query},
+        items={
+            "facts": shell.facts,
+            "page": shell.column,
+            "wanted": shell.wanted,
+            "query": shell.query,
+            "picture": pace.picture,
+            "drawn": pace.drawn,
+        },
     )
     for name, value in {
         "shell_css": here.joinpath("shell.css").read_text(encoding="utf-8"),
@@ -166,7 +183,6 @@ def template_of(shell: Shell) -> pn.Template:
         "pages": [{"slug": kind.slug, "title": kind.title} for kind in shell.kinds.values()],
         "home_page": shell.home,
         "first_page": first.slug,
-        "first_title": first.title,
     }.items():
         made.add_variable(name, value)
     return made
