@@ -9,10 +9,13 @@ import sys
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
-from typing import NamedTuple
+from typing import Any, NamedTuple
+from unittest.mock import create_autospec
 
 import psutil
 import pytest
+from bokeh.server.connection import ServerConnection
+from bokeh.server.session import ServerSession
 from tornado.websocket import WebSocketClosedError, websocket_connect
 
 from scripts.browsing import Server
@@ -74,15 +77,21 @@ def test_a_session_that_has_ended_leaves_nothing(server: Server, sessions: int) 
 
 
 def test_a_closed_window_is_not_logged() -> None:
-    """Records of the event loop: a message for a closed window is dropped from the server's log, all else stays."""
+    """Records of a message to a closed window, and of one from it, are dropped from the server's log; others stay."""
+    closed = ServerConnection(Any, Any, Any, create_autospec(ServerSession))  # type: ignore[arg-type]
+    closed.detach_session()
 
     def record(error: Exception | None) -> logging.LogRecord:
         try:
+            if isinstance(error, KeyError):
+                _ = closed.session
             raise error or ValueError
         except Exception:
             told = sys.exc_info()
         return logging.LogRecord("asyncio", logging.ERROR, "", 0, "", None, told if error else None)
 
     assert not is_news(record(WebSocketClosedError()))
+    assert not is_news(record(KeyError()))  # Bokeh raises its own error in its place
+    assert is_news(record(AssertionError()))
     assert is_news(record(ValueError()))
     assert is_news(record(None))

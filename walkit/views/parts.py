@@ -6,9 +6,11 @@ import logging
 import sys
 import threading
 import time
+import traceback
 import weakref
 from collections.abc import Callable, Iterable
 from html import escape
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit._internal.html import tag
@@ -211,16 +213,20 @@ def ready() -> None:
         # Panel learns the place of its styles when it renders the page. If a browser returns to a session that the
         # server has dropped, the new one is made without a page, and would use the CDN.
         document.template_variables.setdefault("dist_url", f"{pn.state.rel_path or '.'}/{LOCAL_DIST}")
-        logging.getLogger("asyncio").addFilter(is_news)  # adding it again does nothing
+        for name in ("asyncio", "bokeh.server.protocol_handler"):
+            logging.getLogger(name).addFilter(is_news)  # adding it again does nothing
 
 
 def is_news(record: logging.LogRecord) -> bool:
-    """Whether a record of the event loop belongs in the server's log.
+    """Whether a record of the event loop or of Bokeh belongs in the server's log.
 
-    A message that was under way to a window when that was closed does not: Bokeh has no one to hand the error to.
+    A message to a window that closes meanwhile is not news, nor is one from it: Bokeh asserts that it has a session.
     """
     error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, WebSocketClosedError)
+    if not isinstance(error, AssertionError):
+        return not isinstance(error, WebSocketClosedError)
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return (last.name, Path(last.filename).name) != ("session", "connection.py")
 
 
 def served_document() -> Document | None:
