@@ -204,6 +204,10 @@ def table_of_errors() -> str:
     return table("| error | code | meaning | next step |", rows)
 
 
+OF_ALL = {"--help", "--debug", "--quiet", "--verbose"}
+"""Options that each command has."""
+
+
 def table_of_options() -> str:
     """Return the options of each command: a heading per command and kind, and a row per argument."""
 
@@ -213,7 +217,7 @@ def table_of_options() -> str:
             if isinstance(action, argparse._SubParsersAction):
                 for kind, each in action.choices.items():
                     yield from parts(f"{name} {kind}".strip(), each)
-            elif action.help != argparse.SUPPRESS and not {"--help", "--debug"} & {*action.option_strings}:
+            elif action.help != argparse.SUPPRESS and not OF_ALL & {*action.option_strings}:
                 cells = (f"`{parser._get_formatter()._format_action_invocation(action)}`", str(action.help))
                 rows.append([cell.replace("|", "\\|") for cell in cells])
         if rows and name:

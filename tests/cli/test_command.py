@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import pty
+import re
 import shlex
 import shutil
 import signal
@@ -16,6 +19,7 @@ import pytest
 
 import walkit
 from tests.support.damaged import RECORDS, contents
+from walkit.cli.output import events_printed
 
 if TYPE_CHECKING:
     from tests.cli.conftest import Run
@@ -45,6 +49,7 @@ COMMANDS = (
     ["doctor"],
     ["remove"],
     ["salvage"],
+    ["completion"],
 )
 
 
@@ -70,7 +75,8 @@ def test_every_command_has_a_help_with_an_example_that_parses(
     assert (ran.code, ran.err) == (0, "")
     example = next(line for line in ran.out.splitlines() if line.startswith("example: "))
     assert example.startswith(f"example: walkit {' '.join(command)} ")
-    assert "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run" in ran.out
+    codes = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run, 130 interrupted"
+    assert codes in " ".join(ran.out.split())
     from walkit.cli.arguments import parse
 
     assert parse(example.split()[2:]).command == command[0]
@@ -167,6 +173,88 @@ def test_bad_arguments_exit_2_with_a_sentence(arguments: list[str], run: Run, or
     assert (ran.code, ran.out) == (2, "")
     assert "walkit" in ran.err and "Traceback" not in ran.err
     assert contents(log) == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "near"),
+    [
+        (["inspct", "LOG"], "inspect"),
+        (["bench", "recover"], "recovery"),
+        (["inspect", "LOG", "--frame"], "--frames"),
+        (["bench", "write", "--record-byte=5"], "--record-bytes"),
+        (["dump", "LOG", "--format", "jsn"], "json"),
+        (["nothing-like-it"], None),
+    ],
+)
+def test_misspelt_names_get_the_nearest_one(arguments: list[str], near: str | None, run: Run) -> None:
+    """Misspell a command, a kind, options and a choice: the complaint ends with the right name, if one is near."""
+    ran = run(*arguments)
+    assert ran.code == 2
+    assert ran.err.endswith(f"; did you mean {near}?\n") if near else "did you mean" not in ran.err
+
+
+def on_a_terminal(*arguments: object, columns: int, **variables: str) -> tuple[int, str]:
+    """Run the command with its standard output on a terminal of this width: exit code and output."""
+    ours, theirs = pty.openpty()
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"COLUMNS": str(columns)}
+    command = [sys.executable, "-m", "walkit", *map(str, arguments)]
+    with subprocess.Popen(
+        command, stdout=theirs, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment | variables
+    ) as ran:
+        os.close(theirs)
+        said = b""
+        with contextlib.suppress(OSError):  # the end of a terminal whose other side is closed
+            while read := os.read(ours, 65536):
+                said += read
+    os.close(ours)
+    return ran.returncode, said.decode().replace("\r", "")
+
+
+def test_reports_fit_the_terminal_and_verdicts_have_a_colour(originals: Path, tmp_path: Path) -> None:
+    """Verify an intact and a damaged log at 60 columns: no line is wider; green and red, or none with NO_COLOR."""
+    log = shutil.copytree(originals / "closed", tmp_path / "log")
+    code, said = on_a_terminal("verify", log, columns=60, TERM="xterm")
+    assert code == 0 and "\033[32mok\033[0m" in said and "\033[31m" not in said
+    segment = min(log.glob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    segment.write_bytes(data)
+    code, said = on_a_terminal("verify", log, columns=60, TERM="xterm")
+    assert code == 1 and "\033[31mNOT OK\033[0m" in said and "\033[31mcorrupt\033[0m" in said
+    plain = re.sub(r"\033\[\d+m", "", said)
+    assert max(map(len, plain.splitlines())) <= 60 < len(str(log)) + 60
+    assert on_a_terminal("verify", log, columns=200, TERM="xterm", NO_COLOR="1")[1].count("\033") == 0
+
+
+def test_quiet_leaves_out_notes(run: Run, originals: Path, tmp_path: Path) -> None:
+    """Save a report with -q and without: a note only then; -q and -v do not go together."""
+    out = tmp_path / "report"
+    assert run("verify", originals / "closed", "--out", out, "-q").err == ""
+    assert str(out) in run("verify", originals / "closed", "--out", out).err
+    assert run("verify", originals / "closed", "-q", "-v").code == 2
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_verbose_prints_events(wanted: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Open a log in the block that -v makes: its events are on standard error, and without -v they are not."""
+    with events_printed(wanted), walkit.open(tmp_path / "log") as log:
+        log.append(b"value")
+    assert ("walkit.segment" in capsys.readouterr().err) is wanted
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+@pytest.mark.parametrize(
+    ("typed", "found"),
+    [("walkit ins", "inspect"), ("walkit bench ", "recovery"), ("walkit bench write --peer", "--peers")],
+)
+def test_a_shell_completes_commands_and_options(typed: str, found: str, run: Run) -> None:
+    """Source the script in bash and ask for the completions of a line: the right names are among them."""
+    words = typed.split(" ")
+    line = " ".join(f"'{word}'" for word in words)
+    ask = f"COMP_WORDS=({line}); COMP_CWORD={len(words) - 1}; _walkit; echo ${{COMPREPLY[@]}}"
+    script = f"{run('completion').out}\n{ask}"
+    done = subprocess.run(["bash", "-c", script], capture_output=True, text=True, check=True)
+    assert found in done.stdout.split() and done.stderr == ""
 
 
 @pytest.mark.parametrize("command", ["inspect", "verify", "dump"])

@@ -93,9 +93,9 @@ def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
     found = {row["name"]: (row["state"], row["advice"]) for row in rows}
     assert found["walkit"] == ("fine", "")
     assert found["no-such-core"][0] == "problem" and "make setup" in found["no-such-core"][1]
-    assert found["extra peers"] == ("note", "pip install 'walkit[peers]'")
-    assert [row["found"] for row in rows if row["name"] == "extra docs"] == [
-        "not installed: no-such-0, no-such-1, no-such-2, no-such-3 and 2 more"
+    assert found["extras"] == ("note", "in walkit's checkout: pip install -e '.[docs,peers]'")
+    assert [row["found"] for row in rows if row["name"] == "extras"] == [
+        "not installed: docs (no-such-0, no-such-1, no-such-2, no-such-3 and 2 more), peers (no-such-extra)"
     ]
     assert found["numpy"][0] == "problem" and "numpy<1" in found["numpy"][1]
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from walkit.cli.arguments import parse
 from walkit.cli.interrupts import interrupts_kept
-from walkit.cli.output import drop_stdout, open_streams, say, settle_stdout
+from walkit.cli.output import drop_stdout, events_printed, open_streams, say, set_quiet, settle_stdout
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, OptionsError, WalkitError
 
@@ -27,8 +27,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         args = parse(argv)
     except SystemExit as end:  # argparse has printed its help or its complaint
         return end.code if isinstance(end.code, int) else USAGE
+    set_quiet(args.quiet)
     try:
-        with interrupts_kept():
+        with interrupts_kept(), events_printed(args.verbose):
             code: int = args.run(args)
     except BrokenPipeError:
         settle_stdout()

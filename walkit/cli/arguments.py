@@ -14,7 +14,15 @@ from walkit.cli.copying import add_copy
 from walkit.cli.crashtest import add_crashtest
 from walkit.cli.dashboard import add_dashboard
 from walkit.cli.doctor import add_doctor
-from walkit.cli.parsers import EXIT_CODES, LOG_HELP, HelpLines, add_command, add_option, add_report_options
+from walkit.cli.parsers import (
+    EXIT_CODES,
+    LOG_HELP,
+    HelpLines,
+    Parser,
+    add_command,
+    add_option,
+    add_report_options,
+)
 from walkit.cli.places import PlaceAt, place_at
 from walkit.cli.promoting import add_promote
 from walkit.cli.world import add_simulate
@@ -22,9 +30,9 @@ from walkit.cli.world import add_simulate
 URL_HELP = "s3://, gs://, az:// or objects: URL of the log"
 
 
-def make_parser() -> tuple[argparse.ArgumentParser, Any]:
+def make_parser() -> tuple[Parser, Any]:
     """Return the parser of the command line, and its commands."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="walkit",
         description="Look into write-ahead logs, check them, measure them.",
         epilog=f"{EXIT_CODES}\nexample: walkit demo --out report",
@@ -36,9 +44,10 @@ def make_parser() -> tuple[argparse.ArgumentParser, Any]:
     for add in (
         *(_add_inspect, _add_dump, _add_verify, _add_repair, _add_claims, add_copy, _add_diff, _add_serve),
         *(_add_follow, _add_status, add_promote, _add_demo, add_bench, add_simulate, add_crashtest),
-        *(add_dashboard, add_doctor, _add_remove, _add_salvage),
+        *(add_dashboard, add_doctor, _add_remove, _add_salvage, _add_completion),
     ):
         add(commands)
+    parser.kinds = commands
     return parser, commands
 
 
@@ -50,7 +59,9 @@ def parse(argv: Sequence[str] | None) -> argparse.Namespace:
         asked = commands.choices[given[0]] if given else parser
         asked.print_help(sys.stderr)
         raise SystemExit(2)  # nothing was done: a script that lost its arguments has to notice
-    args = parser.parse_args(given)
+    args, unknown = parser.parse_known_args(given)
+    if unknown:
+        args.parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     out = getattr(args, "out", None)
     if out is not None and any(_is_inside(out, log) for log in _logs_of(args)):
         parser.error(f"--out {out} is in the log's own folder; give a place outside it")
@@ -171,6 +182,17 @@ def _add_salvage(commands: Any) -> None:
     parser.add_argument("url", metavar="URL", help=URL_HELP)
     parser.add_argument("target", metavar="DIR", help="folder of the new log, which must not be there")
     add_report_options(parser)
+
+
+def _add_completion(commands: Any) -> None:
+    add_command(
+        commands,
+        "completion",
+        "print a script that completes commands and options",
+        ", for bash and zsh: source <(walkit completion)",
+        "walkit completion --quiet",
+        "walkit.cli.completion:completion",
+    )
 
 
 def _add_dump(commands: Any) -> None:

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, Protocol
 
 from walkit._internal.arguments import refuse
 from walkit._internal.text import counted
-from walkit.cli.output import bar, json_text, publish, saved, say
+from walkit.cli.output import bar, json_text, note, progress_shown, publish, saved, say
 from walkit.storage.address import is_object_url
 
-OF_THE_COMMAND = {"command", "kind", "run", "debug", "json", "out", "save_runs", "crash_states"}
+OF_THE_COMMAND = {
+    *("command", "kind", "run", "parser", "debug", "quiet", "verbose"),
+    *("json", "out", "save_runs", "crash_states"),
+}
 """Arguments that are not of the measurement."""
 
 
@@ -52,7 +54,7 @@ def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
     found = {}
     for _, options in chosen:
         way = f"{counted(options.in_flight, 'frame')} in flight, {options.ack_order} order"
-        say(f"bench write: crash states of {way}")
+        note(f"bench write: crash states of {way}")
         found[way] = crash_verdict(options, args.crash_states)
     return found
 
@@ -106,12 +108,12 @@ def _asked(args: argparse.Namespace) -> dict[str, Any]:
 
 
 def _shows_bar(args: argparse.Namespace) -> bool:
-    return sys.stderr.isatty() and not args.json
+    return progress_shown() and not args.json
 
 
 def _sayer(args: argparse.Namespace) -> Callable[[str], None] | None:
     """Return what says the step that a benchmark is at; None if no person looks."""
-    return (lambda what: say(f"bench {args.kind}: {what}")) if sys.stderr.isatty() else None
+    return (lambda what: say(f"bench {args.kind}: {what}")) if progress_shown() else None
 
 
 def _publish(report: Measured, args: argparse.Namespace) -> int:
@@ -136,7 +138,7 @@ def _save_rows(plain: dict[str, Any], path: str) -> None:
     table = table.replace_schema_metadata({"PANDAS_ATTRS": json_text(rest)})
     with saved(path) as sink:
         pq.write_table(table, sink, compression="zstd")
-    say(f"{len(rows):,} rows saved as {path}")
+    note(f"{len(rows):,} rows saved as {path}")
 
 
 def _flat(row: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -15,7 +15,7 @@ from walkit._internal.arguments import refuse
 from walkit._internal.text import aligned, counted
 from walkit.cli.compare_report import compare_in_report, wants_report
 from walkit.cli.dump import as_text
-from walkit.cli.output import bar, publish, saved, say
+from walkit.cli.output import bar, note, publish, saved, say
 from walkit.cli.places import PlaceAt
 from walkit.errors import CorruptionError
 from walkit.objects.entrance import log_at
@@ -62,7 +62,7 @@ def compare(args: argparse.Namespace) -> int:
     if form is not None:
         with saved(args.out) as sink:
             form(sink, found)
-        say(f"{counted(counts.total, 'row')} saved as {args.out}")
+        note(f"{counted(counts.total, 'row')} saved as {args.out}")
 
     def lines() -> Iterator[str]:
         yield from (f"left   {left}", f"right  {right}", counts.text())

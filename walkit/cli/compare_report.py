@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from typing import Any
 
 from walkit._internal.arguments import refuse
-from walkit.cli.output import bar, publish, saved, say
+from walkit.cli.output import bar, note, publish, saved
 from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff_report import DiffReport, diff_report
@@ -33,7 +33,7 @@ def compare_in_report(args: argparse.Namespace) -> int:
     if as_page:
         with saved(args.out) as sink:
             sink.write(report.to_html().encode())
-        say(f"saved as {args.out}")
+        note(f"saved as {args.out}")
     publish(
         "diff.report",
         lambda: [report.text()],

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from walkit.cli import values
-from walkit.cli.output import bar, publish, say
+from walkit.cli.output import bar, note, publish, say
 from walkit.cli.parsers import add_command, add_option, add_report_options
 from walkit.cli.usage import UsageError
 
@@ -171,7 +171,7 @@ def _save(report: Explorations, folder: str) -> None:
         return
     violation = report.violations[0]
     violation.save(folder)
-    say(f"what the power cut left is saved as {folder}: {violation.scenario}, {violation.rule}")
+    note(f"what the power cut left is saved as {folder}: {violation.scenario}, {violation.rule}")
 
 
 def _list(args: argparse.Namespace) -> None:

@@ -7,7 +7,7 @@ import sys
 import webbrowser
 from typing import Any
 
-from walkit.cli.output import print_lines, say
+from walkit.cli.output import note, print_lines
 from walkit.cli.parsers import add_command
 
 
@@ -37,12 +37,12 @@ def add_dashboard(commands: Any) -> None:
 
 def dashboard(args: argparse.Namespace) -> int:
     """Serve until Ctrl-C or SIGTERM."""
-    say("walkit dashboard: loading")
+    note("walkit dashboard: loading")
     from walkit.views import serve
 
     def ready(address: str) -> None:
         print_lines([address])
-        say("ends with Ctrl-C")
+        note("ends with Ctrl-C")
         if args.show and args.socket is None:
             webbrowser.open(address)
 

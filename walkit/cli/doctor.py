@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
-from walkit.cli.output import publish, say
+from walkit.cli.output import progress_shown, publish, say
 from walkit.cli.parsers import add_command, add_report_options
 
 
@@ -36,9 +35,7 @@ def doctor(args: argparse.Namespace) -> int:
     """Check the machine, and print the findings; 1 if something is wrong."""
     from walkit.measure.health import doctor as look
 
-    shown = sys.stderr.isatty()
-    report = look(
-        args.path, spark=args.spark, progress=lambda what: say(f"doctor: {what}") if shown else None
-    )
+    progress = (lambda what: say(f"doctor: {what}")) if progress_shown() else None
+    report = look(args.path, spark=args.spark, progress=progress)
     publish("doctor", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1

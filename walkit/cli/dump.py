@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 import pyarrow as pa
 
 from walkit._internal.text import counted, lsn_range
-from walkit.cli.output import Bar, bar, saved, say, standard_output
+from walkit.cli.output import Bar, bar, note, saved, say, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError
 from walkit.objects.entrance import log_at
@@ -70,7 +70,7 @@ def dump(args: argparse.Namespace) -> int:
     ):
         written = WRITERS[form](sink, _counted(batches, progress, total), args.damaged)
     if args.out is not None:
-        say(f"{counted(written, 'record')} saved as {args.out}")
+        note(f"{counted(written, 'record')} saved as {args.out}")
     for text, times in damage.items():
         say(f"damaged: {text}" if text else f"damaged: {counted(times, 'place')} more")
     return 1 if damage else 0

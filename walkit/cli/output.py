@@ -4,14 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import math
 import os
+import re
+import shutil
 import sys
+import textwrap
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, BinaryIO, cast
 
 Bar = Callable[[int, int], None]
 
+COLOURS = {
+    31: r"^\s*problem(?=: )|^NOT OK|\d+ problems? found$|"
+    r"(?:^|(?<=  ))(?:corrupt|foreign|missing|unknown|lost|NO|problem)(?=$|  )",
+    33: r"^\s*note(?=: )|(?:^|(?<=  ))(?:torn tail|stale|hole|note)(?=$|  )",
+    32: r"^ok(?=: )|^no problem found$|(?:^|(?<=  ))intact(?=$|  )",
+}
+"""Verdicts in a report by the colour that a terminal gives them: red, yellow, green."""
+_quiet = False
 SCHEMA_VERSION = 1
 """Of all JSON that commands print: it grows if a field goes, or changes its meaning; new fields come without that."""
 
@@ -48,6 +60,61 @@ def say(text: str) -> None:
     """Print one line to standard error; a closed standard error is not an error."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
+
+
+def set_quiet(quiet: bool) -> None:
+    """Leave out progress and notes on standard error from now on, or print them again."""
+    global _quiet
+    _quiet = quiet
+
+
+@contextlib.contextmanager
+def events_printed(wanted: bool) -> Iterator[None]:
+    """Print walkit's events to standard error in the block, if that is wanted."""
+    logger, handler = logging.getLogger("walkit"), logging.StreamHandler()
+    level = logger.level
+    if wanted:
+        logger.addHandler(handler)
+        logger.setLevel(logging.DEBUG)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+        logger.setLevel(level)
+
+
+def note(text: str) -> None:
+    """Print one line of information to standard error: -q leaves it out."""
+    if not _quiet:
+        say(text)
+
+
+def progress_shown() -> bool:
+    """Whether progress belongs on standard error: it is a terminal, and -q was not given."""
+    return sys.stderr.isatty() and not _quiet
+
+
+def for_a_terminal(lines: Iterable[str]) -> Iterable[str]:
+    """Return a report's lines as they are; for a terminal as wide as it is, and in colour unless NO_COLOR is set."""
+    if not sys.stdout.isatty():
+        return lines
+    plain = "NO_COLOR" in os.environ or os.environ.get("TERM") == "dumb"
+    width = shutil.get_terminal_size().columns
+    return [_painted(part, plain) for line in lines for part in _folded(line, width)]
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """Return a line as lines of at most `width` characters, cut between words; the later ones are indented."""
+    if len(line) <= width:
+        return [line]
+    inset = len(line) - len(line.lstrip()) + 4
+    return textwrap.wrap(line, width, subsequent_indent=" " * inset, drop_whitespace=False)
+
+
+def _painted(line: str, plain: bool) -> str:
+    for colour, pattern in () if plain else COLOURS.items():
+        line = re.sub(pattern, rf"\033[{colour}m\g<0>\033[0m", line, count=1)
+    return line
 
 
 class _TextSink:
@@ -130,13 +197,15 @@ def publish(
 
     `schema` names what the JSON holds, as docs/output-for-programs.md lists it.
     """
-    said = [json_text({"schema": f"walkit.{schema}/{SCHEMA_VERSION}", **plain()})] if as_json else lines()
+    said = (
+        [json_text({"schema": f"walkit.{schema}/{SCHEMA_VERSION}", **plain()})] if as_json else list(lines())
+    )
     if out is not None:
         with saved(out) as sink:
             _write_lines(sink, said)
-        say(f"saved as {out}")
+        note(f"saved as {out}")
     if out is None or as_json:
-        print_lines(said)
+        print_lines(said if as_json else for_a_terminal(said))
 
 
 @contextlib.contextmanager
@@ -169,7 +238,7 @@ def saved(path: str, *, keep: tuple[type[BaseException], ...] = ()) -> Iterator[
 @contextlib.contextmanager
 def bar(title: str, unit: str = "B") -> Iterator[Bar | None]:
     """Show progress on standard error on a terminal; None elsewhere."""
-    if not sys.stderr.isatty():
+    if not progress_shown():
         yield None
         return
     from tqdm import tqdm

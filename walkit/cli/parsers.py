@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import re
 import textwrap
 from collections.abc import Callable
+from difflib import get_close_matches
 from importlib import import_module
-from typing import Any
+from typing import Any, NoReturn
 
 from walkit.cli import values
 
-EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run"
+EXIT_CODES = "exit codes: 0 fine, 1 found a problem, 2 bad arguments, 3 could not run, 130 interrupted"
 LOG_HELP = "folder of the log"
 METAVARS: dict[Callable[[str], Any], str] = {
     values.count: "N",
@@ -23,6 +25,29 @@ METAVARS: dict[Callable[[str], Any], str] = {
 """Names of option values in the help, if the option sets none."""
 
 Handler = Callable[[argparse.Namespace], int]
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser whose complaint about an unknown name ends with the nearest one that it knows."""
+
+    kinds: Any = None
+    """The parsers below this one; None if it has none."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print usage and complaint, and exit with 2."""
+        choice = re.search(r"invalid choice: '(.*)' \(choose from (.*)\)$", message)
+        option = re.search(r"unrecognized arguments: .*?(--[^\s=]+)", message)
+        near: list[str] = []
+        if choice:
+            near = get_close_matches(choice[1], re.findall(r"[\w.:-]+", choice[2]), 1)
+        elif option:
+            near = get_close_matches(option[1], options_of(self), 1)
+        super().error(f"{message}; did you mean {near[0]}?" if near else message)
+
+
+def options_of(parser: argparse.ArgumentParser) -> list[str]:
+    """Return the long options that the help of a command names."""
+    return list(dict.fromkeys(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
 
 
 class HelpLines(argparse.RawDescriptionHelpFormatter):
@@ -47,18 +72,24 @@ def add_command(
     """
     parser = _add_parser(commands, name, brief, detail, example)
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    parser.set_defaults(run=_later(run) if isinstance(run, str) else run)
+    loudness = parser.add_mutually_exclusive_group()
+    loudness.add_argument("-q", "--quiet", action="store_true", help="print only results and errors")
+    loudness.add_argument(
+        "-v", "--verbose", action="store_true", help="also print walkit's events as they happen"
+    )
+    parser.set_defaults(run=_later(run) if isinstance(run, str) else run, parser=parser)
     return parser
 
 
 def add_kinds(commands: Any, name: str, brief: str, example: str, title: str) -> Any:
     """Add a command that is nothing without one of its kinds, and return what these are added to."""
     parser = _add_parser(commands, name, brief, "", example)
-    return parser.add_subparsers(dest="kind", metavar="KIND", required=True, title=title)
+    parser.kinds = parser.add_subparsers(dest="kind", metavar="KIND", required=True, title=title)
+    return parser.kinds
 
 
-def _add_parser(commands: Any, name: str, brief: str, detail: str, example: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(
+def _add_parser(commands: Any, name: str, brief: str, detail: str, example: str) -> Parser:
+    parser: Parser = commands.add_parser(
         name,
         help=brief,
         description=f"{brief[0].upper()}{brief[1:]}{detail}.",

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from typing import Any
 
 from walkit.cli import values
-from walkit.cli.output import publish, say
+from walkit.cli.output import progress_shown, publish, say
 from walkit.cli.parsers import add_command, add_kinds, add_option, add_report_options
 
 PROGRESS_EVERY = 100
@@ -64,7 +63,7 @@ def simulate_world(args: argparse.Namespace) -> int:
     from walkit.simulate.world_faults import CHAOS_MS
     from walkit.simulate.world_report import explore
 
-    shown = sys.stderr.isatty() and not args.json
+    shown = progress_shown() and not args.json
 
     def progress(done: int) -> None:
         if shown and done % PROGRESS_EVERY == 0:

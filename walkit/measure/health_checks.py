@@ -86,15 +86,21 @@ def packages() -> Iterator[Finding]:
             state="problem" if wrong else "fine",
             advice=f"walkit is tested with {wrong[0]}: pip install '{name}{wrong[0]}'" if wrong else "",
         )
-    for extra, names in sorted(missing.items()):
-        more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    if missing:
+        lacking = [f"{extra} ({_some(missing[extra])})" for extra in sorted(missing)]
+        wanted = ",".join(sorted(missing))
         yield Finding(
             part=part,
-            name=f"extra {extra}",
-            found=f"not installed: {', '.join(names[:SHOWN])}{more}",
+            name="extras",
+            found=f"not installed: {', '.join(lacking)}",
             state="note",
-            advice=f"pip install 'walkit[{extra}]'",
+            advice=f"in walkit's checkout: pip install -e '.[{wanted}]'",
         )
+
+
+def _some(names: list[str]) -> str:
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return ", ".join(names[:SHOWN]) + more
 
 
 def _requirements(required: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
