@@ -153,6 +153,7 @@ _LATER = {
     "diff": "state.diff",
     "recover": "state.machine_recovery",
     "doctor": "measure.health",
+    "load_ipython_extension": "cli.magics",
     "lsn_at": "read.record_count",
     "open_async": "objects.entrance",
     "recovery_table": "recovery.decision",

@@ -123,3 +123,12 @@ def test_the_room_is_light() -> None:
     code = "import sys, walkit.measure; print(sorted({'pandas', 'plotly', 'hdrh'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_reprs_are_one_line_without_arrays() -> None:
+    """Print a Run and its parts with arrays: one short line each, with what tells it from another."""
+    run = make_run("a name")
+    shown = repr(run)
+    assert "a name" in shown and run.durability in shown and f"{run.records:,}" in shown
+    for part in (run, run.timeline, run.latency["total"], run.latency["total"].buckets()):
+        assert len(repr(part)) < 160 and "array(" not in repr(part) and "\n" not in repr(part)

@@ -48,6 +48,9 @@ class FrameSample(NamedTuple):
     slowest: int
     """Index of the slowest frame since the sample before."""
 
+    def __repr__(self) -> str:
+        return f"FrameSample({len(self.lane)} of {self.seen} frames from LSN {self.first_lsn[0]})"
+
     def as_plain(self) -> dict[str, Any]:
         """Return it as lists of whole numbers for a JSON line; times count from the first sealing."""
         origin = int(self.sealed_ns.min())

@@ -30,6 +30,9 @@ class FrameTimes(NamedTuple):
     began_ns: Int64Array
     ended_ns: Int64Array
 
+    def __repr__(self) -> str:
+        return f"FrameTimes({len(self.records):,} frames, {int(self.records.sum()):,} records)"
+
 
 class FrameWatch:
     """Notes the frames written and the syncs made in a log while its `with` block runs: a FrameObserver.

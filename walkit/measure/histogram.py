@@ -43,6 +43,9 @@ class Buckets(NamedTuple):
     counts: Int64Array
     """Records in the bucket, at least 1."""
 
+    def __repr__(self) -> str:
+        return f"Buckets({len(self.counts):,} buckets, {int(self.counts.sum()):,} records)"
+
 
 class LatencyHistogram:
     """How many records took how long. Immutable; every answer is in nanoseconds, within 0.1 %.

@@ -153,6 +153,13 @@ class Run:
         events = (RunEvent(t, n, {str(k): plain(v) for k, v in a.items()}) for t, n, a in self.events)
         object.__setattr__(self, "events", tuple(events))
 
+    def __repr__(self) -> str:
+        when, rate = self.started_at.isoformat(sep=" ", timespec="seconds"), self.records_per_s
+        ended = ", failed" if self.failure is not None else ", interrupted" if self.interrupted else ""
+        return (
+            f"Run({self.name!r}, {self.records:,} records at {rate:,.0f}/s, {self.durability}, {when}{ended})"
+        )
+
     @property
     def records_per_s(self) -> float:
         """Acknowledged records per second over the whole run; nan if it took no time."""

@@ -41,6 +41,9 @@ class Timeline:
     max_us: Float64Array
     """Their longest latency, microseconds; nan without records."""
 
+    def __repr__(self) -> str:
+        return f"Timeline({len(self.records):,} buckets, {int(self.records.sum()):,} records)"
+
     def __post_init__(self) -> None:
         for field in fields(self):
             column = np.asarray(

@@ -17,7 +17,7 @@ from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS
 Float64Array = npt.NDArray[np.float64]
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LiveSeries:
     """Observations of a log: arrays of one length, one element per interval, nan for unseen values.
 

@@ -58,7 +58,7 @@ CLOCK_AXIS = "clock"
 """Axes of figures whose `layout.meta` has this are one clock: a page may draw one crosshair through all of them."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LoadSeries:
     """Observations of one log under load."""
 

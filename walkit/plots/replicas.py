@@ -58,7 +58,7 @@ CODECS = (
 )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class LagSeries:
     """The lag of one replica over time: arrays of one length, nan if unknown."""
 
