@@ -254,10 +254,7 @@ def test_start_writes_and_stop_ends_it(
 
 
 def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list[Seen]) -> None:
-    """Slow the page six times while it shows writers: one picture at a time, Live near now, a click shows its page.
-
-    The limits are those of a quiet machine, and longer by the processes that wait for a core here.
-    """
+    """Slow the page six times while it shows writers: one picture at a time, Live near now, a click shows its page."""
     with looking(browser, server, windows) as seen:
         before = on_live(seen)
         seen.press("Start")
@@ -273,8 +270,9 @@ def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list
                 seen.page.get_by_role("button", name=button, exact=True).wait_for()
                 clicks[name] = time.monotonic() - began
                 assert seen.page.get_by_role("heading", level=1).inner_text() == name
+        # The limits are those of a quiet machine, and longer by the processes that wait for a core here.
         busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        print(f"{busy:.1f} processes a core: clicks {clicks} s, pictures drawn in {lags} ms")
+        print(f"{busy:.1f} processes per core: clicks {clicks} s, pictures drawn in {lags} ms")
         assert max(sent - drawn for sent, drawn in pictures) == 1, (
             "a picture was sent before the last was drawn"
         )
