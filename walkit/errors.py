@@ -598,7 +598,7 @@ class CursorError(WalkitError):
 
     `reason` is "beyond" (after the end of the log), "identity" (the record at its LSN has another epoch: its old record
     was cut, and the number given again), "foreign" (of another log), "moved" (another of this name has advanced
-    it), or "undurable" (moved by a reader past the proven records). `expected` and `found` differ.
+    it), or "undurable" (moved by a reader past the proven records). `expected` and `found` are the values that differ.
     """
 
     code = "cursor"

@@ -23,7 +23,7 @@ class StateMachine(Protocol):
 
     @property
     def snapshot_format(self) -> str:
-        """Name and version of a snapshot's record layout, such as "keyed-table/1".
+        """Name and version of the meaning of a snapshot's records, such as "keyed-table/1".
 
         By it a machine's snapshots are found again: `walkit.checkpoint` writes them beside the log, `walkit.recover`
         takes the newest. One of another format is refused before `restore` is called. A custom machine that
