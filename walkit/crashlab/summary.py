@@ -64,7 +64,7 @@ class Explorations(TableReport):
             )
         if self.interrupted:
             missing = f"; not started: {', '.join(self.left_out)}" if self.left_out else ""
-            notes.append(f"Interrupted: what came after that was not looked at{missing}.")
+            notes.append(f"Interrupted: the rest was not explored{missing}.")
         return notes
 
     def _plain_notes(self) -> int:
