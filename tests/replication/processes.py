@@ -100,7 +100,7 @@ class Processes:
         return pid
 
     def has_ended(self, pid: int, number: int = signal.SIGKILL) -> bool:
-        """Say whether it was ended by this signal. One that ended in another way is a failure."""
+        """Return whether it was ended by this signal. One that ended in another way is a failure."""
         status = self.status(pid)
         assert status is None or os.WTERMSIG(status) == number, f"a process ended with status {status}"
         return status is not None
@@ -162,7 +162,7 @@ def free_address() -> str:
 
 
 def is_open(address: str) -> bool:
-    """Say whether something listens there."""
+    """Return whether something listens there."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0

@@ -204,7 +204,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def shares_a_fixture(node: pytest.Item) -> bool:
-    """Say whether a test uses something that lives longer than it: a server, a browser, a session of Spark."""
+    """Return whether a test uses something that lives longer than it: a server, a browser, a session of Spark."""
     found = getattr(node, "_fixtureinfo").name2fixturedefs  # noqa: B009 - pytest's own, without a public name
     return any(defs[-1].scope != "function" and name not in OF_EVERY_TEST for name, defs in found.items())
 

@@ -145,7 +145,7 @@ COMMENT = re.compile(r"(?:^|\s)# (.*)")
 
 
 def counted(name: str) -> bool:
-    """Say whether a file's English is counted."""
+    """Return whether a file's English is counted."""
     return name.endswith(READ) and "_pb2" not in name and name not in LEFT_OUT
 
 

@@ -237,7 +237,7 @@ class _Peer(_Opened):
         self.store = store
 
     def measure(self, image: Path, copy: Path) -> list[RecoveryRow]:
-        """Return the row of the peer: opened, and asked for the last key."""
+        """Return the row of the peer: opened, and searched for the last key."""
         self.copied(image, copy)
         parts = {file: file.stat().st_size for file in copy.rglob("*") if file.is_file()}
         timed = self.timed(parts, lambda: self.open(copy))

@@ -37,7 +37,7 @@ BUFFER_BYTES_MIN = 64 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class RecoveryLoad:
-    """Puts of one writer. The last one has a distinct key, by which a store is asked whether all are there."""
+    """Puts of one writer. The last one has a distinct key, by which a check sees whether all are there."""
 
     operations: int
     keys: int

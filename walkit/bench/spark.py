@@ -1,7 +1,7 @@
 """`walkit bench spark`: a log read by Spark, beside Parquet of the same rows and one process, in the same rounds.
 
-All queries are asked one after the other, several rounds; a first round warms the JVM and the page cache and does not
-count. A time is from `load()` to the answer. Compared queries must give the same answer.
+All queries run one after the other, several rounds; a first round warms the JVM and the page cache and does not count.
+A time is from `load()` to the answer. Compared queries must give the same answer.
 """
 
 from __future__ import annotations

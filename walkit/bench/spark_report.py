@@ -27,7 +27,7 @@ class SparkBenchRow:
     times_s: tuple[float, ...]
     against_s: tuple[float, ...] = ()
     bar: float | None = None
-    """The aim: at most so many times as long as `against`, or at most so many seconds."""
+    """The aim: at most this multiple of `against`, or at most these seconds."""
 
     @property
     def median_s(self) -> float:

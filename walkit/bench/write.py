@@ -42,9 +42,9 @@ RECORDS_PER_CALL = 10_000
 """Records of one call of append_many and append_arrow, if they are small."""
 CALL_BYTES_MAX = 16 << 20
 SUBMITS_PER_SAMPLE = 100
-"""One of so many submitted records is timed."""
+"""One of this many submitted records is timed."""
 AWAITED_PER_SAMPLE = 16
-"""One of so many records of a task is timed: two readings of the clock for each would take a seventh of what 64 tasks
+"""One of this many records of a task is timed: two readings of the clock for each would take a seventh of what 64 tasks
 make, and one a twelfth."""
 RAW_S_MIN = 0.2
 CLOSED_WAYS = ("append", "append_async", "tickets")

@@ -117,7 +117,7 @@ def _sayer(args: argparse.Namespace) -> Callable[[str], None] | None:
 
 
 def _publish(report: Measured, args: argparse.Namespace) -> int:
-    """Print a report or save it, as `--json` and `--out` ask. With `--out FILE.parquet` it is printed, too."""
+    """Print a report or save it, by `--json` and `--out`. With `--out FILE.parquet` it is printed, too."""
     out = args.out
     if out is not None and out.endswith(".parquet"):
         _save_rows(report.to_dict(), out)

@@ -17,7 +17,7 @@ PAGES = (".html", ".htm")
 
 
 def wants_report(args: argparse.Namespace) -> bool:
-    """Return whether the arguments ask for counts and samples, and not for rows."""
+    """Return whether the arguments select counts and samples instead of rows."""
     is_page = args.out is not None and args.out.endswith(PAGES)
     return bool(args.spark or args.decoder or args.ignore or args.tolerance or is_page)
 

@@ -111,7 +111,7 @@ def _mutant(name: str | None) -> Mutant | None:
 
 
 def _scenarios(names: list[str] | None, mutant: Mutant | None) -> list[Scenario]:
-    """Return the scenarios that are asked for, each once."""
+    """Return the chosen scenarios, each once."""
     from walkit.crashlab.scenarios import SCENARIOS, scenario_of
 
     if names is None:
@@ -122,7 +122,7 @@ def _scenarios(names: list[str] | None, mutant: Mutant | None) -> list[Scenario]
 
 
 def _profiles(names: list[str] | None) -> list[Profile]:
-    """Return the profiles that are asked for, each once."""
+    """Return the chosen profiles, each once."""
     from walkit.crashlab.profiles import profile_of
 
     return [profile_of(name) for name in dict.fromkeys(names or DEFAULT_PROFILES)]

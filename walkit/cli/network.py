@@ -173,7 +173,7 @@ def add_heal_options(parser: argparse.ArgumentParser) -> None:
 
 def add_client_options(parser: argparse.ArgumentParser) -> None:
     """Add the credentials for a primary, and the trusted authorities."""
-    add_token_options(parser, "what the primary asks for")
+    add_token_options(parser, "the primary's token")
     parser.add_argument(
         "--tls", action="store_true", help="the primary has to show a certificate of a well-known authority"
     )
@@ -220,7 +220,7 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-every",
         type=values.count,
         metavar="RECORDS",
-        help="save the replica's state after so many records, and drop its log below that",
+        help="save the replica's state every RECORDS records, and drop its log below that",
     )
     parser.add_argument(
         "--rewind",

@@ -11,7 +11,7 @@ VERBOSITY = "GRPC_VERBOSITY"
 
 @contextmanager
 def quiet_grpc() -> Iterator[None]:
-    """Let gRPC be imported in the block, and say nothing afterwards, unless a person has asked it to.
+    """Let gRPC be imported in the block, and keep it silent afterwards, unless its logging is configured.
 
     gRPC reads the variable once, at its import, so it is put back at the end: only commands import gRPC like this, and
     a program that uses `walkit.replication` keeps gRPC, and its environment, as they are.

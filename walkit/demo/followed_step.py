@@ -26,7 +26,7 @@ KILL_AT, RESTART_AT = 0.4, 0.5
 
 
 CLOSE_S = 0.1
-"""A replica has caught up when it has what its primary had so long ago."""
+"""A replica has caught up when it has the records that its primary had this long ago."""
 
 
 @dataclass(kw_only=True)

@@ -114,7 +114,7 @@ class RawRate:
     mode: str
 
     def __str__(self) -> str:
-        """Say how it was found, in words that fit below a figure."""
+        """Return the method of the measurement, in words that fit below a figure."""
         what = f"{self.block_bytes:,} B, {self.mode}"
         if self.threads > 1:
             what += f", {self.threads} at a time"

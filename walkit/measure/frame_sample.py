@@ -1,6 +1,6 @@
 """Single frames of a log that is at work, as a watcher can draw them: a bounded number, around the slowest one.
 
-`FrameSampler` observes the commit path and keeps what it saw since it was last asked; `FrameSample` is the result.
+`FrameSampler` observes the commit path and keeps its frames since the last read; `FrameSample` is the result.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class FrameSample(NamedTuple):
     synced_ns: Int64Array
     """When it was on stable storage; -1: not yet when the sample was taken."""
     acked_ns: Int64Array
-    """When its last predecessor was written too, if order asks for that; -1: not yet when the sample was taken."""
+    """When its last predecessor was written too, if order requires that; -1: not yet when the sample was taken."""
     lane: Int64Array
     """Which slot in flight it took, from 0."""
     seen: int
@@ -76,7 +76,7 @@ class FrameSample(NamedTuple):
 
 
 class FrameSampler:
-    """Keeps the frames of a log since it was last asked: a FrameObserver, added by `log.observe_writes`.
+    """Keeps the frames of a log since the last read: a FrameObserver, added by `log.observe_writes`.
 
     Costs a tuple a frame. Memory is bounded by `FRAMES_KEPT_MAX`. `take` is for one thread.
     """

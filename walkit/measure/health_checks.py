@@ -43,9 +43,9 @@ class Finding:
 
 
 ROUNDS, ROUND_S = 5, 0.2
-"""The raw device: so many loops of so many seconds for each kind of write."""
+"""The raw device: number and seconds of loops for each kind of write."""
 SPARK_S = 120.0
-"""A Spark that is not there after so long does not start."""
+"""Time after which Spark counts as not starting."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
 REINSTALL = "install walkit again: pip install -e '.[all]', or make setup"
 SHOWN = 4
@@ -56,7 +56,7 @@ STARTS_SPARK = (
 
 
 def packages() -> Iterator[Finding]:
-    """Say which versions there are, and of which extras something is missing."""
+    """Report the versions, and the extras with missing packages."""
     part = "packages"
     yield Finding(part=part, name="Python", found=f"{platform.python_version()} ({sys.executable})")
     try:
@@ -104,7 +104,7 @@ def _some(names: list[str]) -> str:
 
 
 def _requirements(required: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each package once, with the extras that bring it (none: the core) and the ranges asked for."""
+    """Yield each package once, with the extras that bring it (none: the core) and the required ranges."""
     extras: dict[str, list[str]] = {}
     ranges: dict[str, list[str]] = {}
     for line in required:
@@ -141,7 +141,7 @@ def _within(version: str, asked: str) -> bool:
 
 
 def object_store(url: str) -> Iterator[Finding]:
-    """Say whether an object store honours conditional puts: two objects are put, and removed."""
+    """Check whether an object store honours conditional puts: two objects are put, and removed."""
     part, name = f"object store {url.partition('?')[0]}", "conditional puts"
     try:
         with closing(open_store(url)) as store:
@@ -153,7 +153,7 @@ def object_store(url: str) -> Iterator[Finding]:
 
 
 def folder(path: str) -> Iterator[Finding]:
-    """Say what a folder is on, whether it takes files and direct writes, and how fast its raw device syncs."""
+    """Report a folder's file system, whether it takes files and direct writes, and its raw device's rate of syncs."""
     if is_object_url(path):
         yield from object_store(path)
         return
@@ -195,7 +195,7 @@ def folder(path: str) -> Iterator[Finding]:
 
 
 def _numbers(part: str, path: str) -> Finding:
-    """Say whether a file has one number by name and by descriptor: else a writer cannot see that one was replaced."""
+    """Check that a file has one number by name and by descriptor: else a writer cannot see that one was replaced."""
     storage = FileStorage(path)
     hold, file = storage.hold("lock"), storage.open("numbered", "create")
     try:
@@ -238,7 +238,7 @@ def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
 
 
 def java() -> Iterator[Finding]:
-    """Say which Java Spark would run on."""
+    """Report the Java that Spark would run on."""
     part, name = "Spark", "Java"
     try:
         from walkit.spark.java import find_java
@@ -295,7 +295,7 @@ def spark_starts() -> Iterator[Finding]:
 
 
 def browser() -> Iterator[Finding]:
-    """Say which browser is there."""
+    """Report the browser."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
     yield Finding(
         part="dashboard and notebooks",
@@ -309,7 +309,7 @@ def browser() -> Iterator[Finding]:
 
 
 def lab() -> Iterator[Finding]:
-    """Say whether JupyterLab has what live views and the launcher tile need."""
+    """Report whether JupyterLab has the packages of live views and the launcher tile."""
     yield _notebook_package("JupyterLab", "jupyterlab")
     if _version("jupyterlab") is None:
         return

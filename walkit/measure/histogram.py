@@ -146,7 +146,7 @@ class LatencyHistogram:
         return self.percentiles((p,))[p]
 
     def percentiles(self, which: Iterable[float] = PERCENTILES) -> dict[float, float]:
-        """Return percentile -> latency in ns, in the order asked for."""
+        """Return percentile -> latency in ns, in the given order."""
         wanted = tuple(which)
         if any(not 0 <= p <= 100 for p in wanted):
             raise ValueError(f"percentiles must be in 0..100: {wanted}")

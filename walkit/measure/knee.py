@@ -17,7 +17,7 @@ def offered_per_s(run: Run) -> float | None:
 
 
 def kept_up(run: Run) -> bool | None:
-    """Say whether an open loop was answered as fast as it asked; None if that is not known (a partial run)."""
+    """Return whether an open loop was answered as fast as it asked; None if that is not known (a partial run)."""
     due_s = run.options.get("due_s")
     if offered_per_s(run) is None or run.interrupted or not isinstance(due_s, int | float):
         return None

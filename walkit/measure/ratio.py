@@ -9,7 +9,7 @@ import numpy as np
 
 RESAMPLES = 4000
 BOOTSTRAP_FROM = 5
-"""Below so many measurements on a side, resampling them tells little: the interval is from the least to the most."""
+"""With fewer measurements on a side, resampling them shows little: the interval is from the least to the most."""
 LEVEL = 95.0
 
 

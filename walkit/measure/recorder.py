@@ -38,7 +38,7 @@ class TickFunction(Protocol):
     """Takes one reading of the clock; see ThreadRecorder."""
 
     def __call__(self, now_ns: int, /) -> None:
-        """Say that the call that began at the reading before, if there was one, has ended at this one."""
+        """Record that the call that began at the reading before, if any, has ended at this one."""
 
 
 class ThreadRecorder:
@@ -107,7 +107,7 @@ class ThreadRecorder:
     def samples(self, first: int = 0) -> tuple[Int64Array, Int64Array, Int64Array]:
         """Return copies of start_ns, end_ns and records from measurement `first` on; any thread may ask.
 
-        Only whole measurements are returned, and only the part asked for is copied.
+        Only whole measurements are returned, and only that part is copied.
         """
         # A slice copies under the interpreter lock; a view would make the owner's next append raise
         # BufferError.

@@ -41,7 +41,7 @@ _KINDS = (
 DECADES_MAX = 200
 """Counts above ten to this power are drawn there: a float holds little more."""
 LABELS_MAX = 5
-"""So many powers of ten are named at an axis."""
+"""The most powers of ten that are named at an axis."""
 RAISED = str.maketrans("0123456789", "⁰¹²³⁴⁵⁶⁷⁸⁹")
 PANEL_PX, AROUND_PX = 190, 130
 BAR_WIDTH = 0.9

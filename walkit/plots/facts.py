@@ -77,7 +77,7 @@ def drawn_by() -> str:
 
 
 def is_modelled(run: Run) -> bool:
-    """Say whether the device of a run was a model, or its time virtual."""
+    """Return whether the device of a run was a model, or its time virtual."""
     return bool(run.labels.get("virtual_time")) or run.labels.get("modelled") is True
 
 

@@ -14,7 +14,7 @@ ROW_PX = 40
 STEPS = ((1.1, (1.02, 1.05)), (1.5, (1.1, 1.25)), (4.0, (1.5, 2.0, 3.0)), (25.0, (2.0, 5.0, 10.0)))
 """Up to which reach of the axis which ticks stand above 1; below 1 stand one over these."""
 ROOM = 1.06
-"""The axis ends so many times beyond the last whisker, and is never narrower than this to either side of 1."""
+"""The axis ends by this factor beyond the last whisker, and is never narrower than this to either side of 1."""
 
 
 def ratios(

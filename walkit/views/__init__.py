@@ -68,7 +68,7 @@ def recorded(run: Run) -> LiveView:
 
 
 def _prepare() -> bool:
-    """Say whether a view is for a notebook's cell, which needs nothing; set Panel up anywhere else."""
+    """Return whether a view is for a notebook's cell, which needs nothing; set Panel up anywhere else."""
     if in_notebook() and served_document() is None:
         return True
     ready()

@@ -145,7 +145,7 @@ class FrameFace(View):
 
 
 def is_on(page: FramePage, position: int) -> bool:
-    """Say whether a frame of this position is on the page."""
+    """Return whether a frame of this position is on the page."""
     return any(item.position == position for item in page.items)
 
 

@@ -191,7 +191,7 @@ class ReportView(View):
         self._layout = pn.Column(self.text, self.figure, *more, sizing_mode="stretch_width")
 
     def _is_new(self, report: object) -> bool:
-        """Say whether there is a report, and another one than is shown; from now on this one is."""
+        """Return whether there is a report, and another one than is shown; from now on this one is."""
         if report is None or report is self._shown:
             return False
         self._shown = report

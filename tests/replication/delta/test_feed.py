@@ -64,7 +64,7 @@ def after(last: PollAnswer, **facts: Any) -> PollRequest:
 
 
 def is_observed(log: walkit.WriteAheadLog) -> bool:
-    """Say whether the log has an observer, or something that waits for a sync."""
+    """Return whether the log has an observer, or something that waits for a sync."""
     delivery = log.parts.driver.delivery
     return bool(delivery.observers or delivery.durable_listeners)
 

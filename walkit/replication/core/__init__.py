@@ -3,5 +3,5 @@
 - `publisher` and `subscriber`: events in by method calls, `actions` out for a shell to perform;
 - `answers` makes a publisher's messages, `bootstrap` follows the parts of a log that is fetched whole;
 - `states` is the table of states and edges, `lag` how far one side is behind, `backoff` the pause between attempts;
-- `absence` tells a storage that is away from one that is damaged.
+- `absence` distinguishes an absent storage from a damaged one.
 """

@@ -7,12 +7,12 @@ import math
 from walkit.errors import CorruptionError, LogNotFoundError, NotALogError, StorageError
 
 AFTER_ABSENT_MS = 60_000.0
-"""For so long after a storage was absent damage may mean that it is half there."""
+"""For this time after an absence, damage may mean that the storage is half there."""
 PAUSE_MOST_MS = 30_000.0
 
 
 def is_absent(error: BaseException | None) -> bool:
-    """Say whether an error means that a storage is away: not there, or the system refuses it."""
+    """Return whether an error means that a storage is away: not there, or the system refuses it."""
     refused = isinstance(error, StorageError) and error.errno is not None
     return refused or isinstance(error, LogNotFoundError | NotALogError)
 

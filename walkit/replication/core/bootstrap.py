@@ -1,6 +1,6 @@
 """Chooses the bytes of a plan that a subscriber fetches, and checks each answer against its request; no I/O.
 
-A replica whose log cannot be continued fetches the files of another one. A bounded number of ranges is asked for at a
+A replica whose log cannot be continued fetches the files of another one. A bounded number of ranges is requested at a
 time, in order; each answer has to be the one to the oldest question.
 """
 
@@ -15,7 +15,7 @@ from walkit.replication.protocol.messages import CHUNK_BYTES_MAX, Chunk, Fetch
 FETCHES_MAX = 8
 """The most ranges requested and not answered: their bytes stay below a replica's inbox."""
 CHUNK_BYTES_MIN = 16 << 10
-"""The smallest range that is asked for: it has a segment's header, without which a part is not continued."""
+"""The smallest range of a request: it has a segment's header, without which a part is not continued."""
 
 
 class Transfer:
@@ -45,7 +45,7 @@ class Transfer:
         return not self._wants and not self._asked
 
     def ask(self) -> list[Fetch]:
-        """Return the ranges to ask for now."""
+        """Return the ranges to request now."""
         new = []
         while self._wants and len(self._asked) < FETCHES_MAX:
             want = self._wants.popleft()

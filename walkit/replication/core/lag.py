@@ -7,7 +7,7 @@ from collections import deque
 from walkit._internal.text import counted
 
 CATCH_UP_MS = 1_000.0
-"""A side that lacks a frame for so long is not streaming, but catching up."""
+"""A side that lacks a frame for longer is not streaming, but catching up."""
 NEWS_MAX = 1024
 
 

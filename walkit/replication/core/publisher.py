@@ -54,7 +54,7 @@ BATCH_BYTES = 256 * 1024
 WINDOW_BYTES = 8 << 20
 """Bytes that may be sent and not acknowledged yet."""
 BATCHES_MAX = 4096
-"""Batches that may be sent and not acknowledged yet: so many ends are kept to compare acknowledgements with."""
+"""The most batches sent and not acknowledged: their ends are kept to compare acknowledgements with."""
 HELLO_MS = 2_000.0
 """A subscriber says hello within this time."""
 HEARTBEAT_MS = 2_000.0
@@ -334,7 +334,7 @@ class Publisher:
         self.states.move(self.lag.begin(self.acked.last_lsn) if state == "streaming" else state, now_ms, why)
 
     def _update_states(self, now_ms: float) -> None:
-        """Say whether the subscriber catches up or has all but the last moment's frames."""
+        """Return whether the subscriber catches up or has all but the last moment's frames."""
         if self.state == "streaming":
             self.states.move(self.lag.next_state(self.states.state, self.acked.last_lsn, now_ms), now_ms)
 

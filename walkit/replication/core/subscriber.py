@@ -55,9 +55,9 @@ from walkit.replication.protocol.messages import (
 )
 
 RENACK_MS = 1_000.0
-"""After this time without progress the same range is asked for once more."""
+"""After this time without progress the same range is requested once more."""
 DAMAGED_MAX = 3
-"""So many times one range may arrive damaged before the connection is given up."""
+"""Number of damaged arrivals of one range before the connection is given up."""
 
 State = Literal["detached", "connecting", "greeting", "streaming", "bootstrapping", "failed"]
 
@@ -91,7 +91,7 @@ class Subscriber:
         self.transfer: Transfer | None = None
         """The transfer of a plan's files; None if none is running."""
         self._chunk_bytes = CHUNK_BYTES_MAX
-        """The size of the first ranges that the next transfer asks for."""
+        """The size of the first ranges that the next transfer requests."""
         self.name, self.codecs, self.versions, self.frame_bytes_max = name, codecs, versions, frame_bytes_max
         self.log_id, self.lineage = log_id, lineage
         self.identity = identity

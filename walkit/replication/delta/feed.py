@@ -129,7 +129,7 @@ class DeltaFeed:
         return call
 
     def on_disconnect(self, call: PollCall) -> None:
-        """The caller is gone: its poll gets no answer, and its session ends unless it is asked again soon."""
+        """The caller is gone: its poll gets no answer, and its session ends without another poll soon."""
         with once(self._lock), self._lock:
             self._core.on_disconnect(call, self._clock_ms())
         call.gone = True

@@ -15,7 +15,7 @@ from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 POLL_WAIT_MS = 1_000.0
-"""A poll asks to be answered within this time, whatever the primary's long poll is."""
+"""A poll requests an answer within this time, whatever the primary's long poll is."""
 POLL_TIMEOUT_S, LEAVE_S = 5.0, 1.0
 
 Received: TypeAlias = "PollAnswer | PollRefusal | WalkitError | str"

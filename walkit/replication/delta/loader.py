@@ -34,11 +34,11 @@ from walkit.segments.history import lies_in, parted_at
 from walkit.storage.interface import StorageFile
 
 ENDS_MAX = 1024
-"""So many ends of ranges are kept; the oldest goes."""
+"""The most ends of ranges that are kept; the oldest goes."""
 LOAD_BYTES_MAX = 2 << 20
-"""A load has about so many bytes at most, whatever size the named ends gave it."""
+"""About the most bytes of a load, whatever size the named ends gave it."""
 HOP_FROM_BYTES = 256 << 10
-"""So many bytes before a range are read over with it, in one request; more are passed by their headers."""
+"""The most bytes before a range that are read with it, in one request; more are passed by their headers."""
 TRIES = 3
 """Number of views made for one load, as the log's files may move away under each."""
 STOP_S = 5.0

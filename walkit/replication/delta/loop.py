@@ -34,9 +34,9 @@ SILENCE_MS = 200.0
 """Without an answer for this time it reads the log itself; longer if a primary lets polls wait."""
 LOOK_MS = 50.0
 PROBE_MS = 5_000.0
-"""A primary that answers no polls is asked again after this time."""
+"""Time until the next poll to a primary that answers none."""
 CHECK_MS, UNPROVEN_MS = 5_000.0, 1_000.0
-"""So often it looks at the log itself also while polls are answered: a primary may be wrong about it.
+"""Time between two reads of the log itself while polls are answered: a primary may be wrong about it.
 
 More often while the primary's opening is not in the log's manifest: it may be the primary of another copy.
 """
@@ -160,7 +160,7 @@ class DeltaLoop:
         self.state.wake()
 
     def _hangs(self) -> bool:
-        """Say whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
+        """Return whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
         hung = [] if self.upkeep is None else self.upkeep.at_work
         hung += [self.thread.name] if self.thread.hangs() else []
         if hung:

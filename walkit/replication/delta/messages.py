@@ -96,9 +96,9 @@ REFUSALS = {
     "version": "no version is known to both",
     "full": "no more sessions are taken now; try again",
     "busy": "too many requests for one answer wait; another one has come",
-    "stale": "a later answer was asked for before; the session is as it was",
+    "stale": "a later answer was requested before; the session is unchanged",
     "failed": "the log's frames could not be taken; poll again, in a new session",
-    "left": "the session is closed, as the reader asked for",
+    "left": "the session is closed at the reader's request",
     "closed": "the log was closed, or its server stops",
 }
 

@@ -17,8 +17,8 @@ GRACE_MS = 5_000.0
 class Opening:
     """The opening of the log whose answers are used. Not thread-safe. Times are milliseconds of the caller's clock.
 
-    A copy of a log has its id, and a primary of the copy answers as if it were the log's own; what tells them apart is
-    the epoch that each opening begins.
+    A copy of a log has its id, and a primary of the copy answers as if it were the log's own; they differ only by the
+    epoch that each opening begins.
     """
 
     def __init__(self, log: SharedLog, log_id: int) -> None:

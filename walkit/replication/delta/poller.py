@@ -51,7 +51,7 @@ class DeltaPoller:
         return self._under_way
 
     def answered(self, request: PollRequest, answer: PollAnswer, now_ms: float) -> PollAnswer | None:
-        """Return the answer, if it is the one asked for last; None for one that came late or again.
+        """Return the answer, if it is the one requested last; None for one that came late or again.
 
         ProtocolError for an answer that no server gives to this request; it is as if it had been lost.
         """
@@ -86,7 +86,7 @@ class DeltaPoller:
         self._end(now_ms + self._backoff.next_ms())
 
     def failed(self, request: PollRequest, now_ms: float) -> None:
-        """No answer came, or a damaged one: the same is asked for again."""
+        """No answer came, or a damaged one: the same is requested again."""
         if request is self._under_way:
             self._end(now_ms + self._backoff.next_ms())
 

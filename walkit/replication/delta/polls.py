@@ -49,7 +49,7 @@ class DeltaOptions:
     interval_ms: float = 1.0
     """The least time between two answers of a session; frames in between are one answer."""
     expiry_ms: float = 60_000.0
-    """A session without a request for so long is closed."""
+    """A session without a request for this time is closed."""
     retry_ms: float = 5_000.0
     """A session whose waiting poll was given up is closed unless another poll comes within this time."""
     sessions_max: int = 32
@@ -326,7 +326,7 @@ class DeltaPolls:
         return self._answer(session, now_ms)
 
     def _make_room(self, now_ms: float) -> None:
-        """End the oldest session whose reader got an answer and asked for no other within the time for retries."""
+        """End the oldest session whose reader got an answer and requested no other within the time for retries."""
         asked_again_ms = self.options.expiry_ms - self.options.retry_ms
         for session in self._sessions.values():
             if session.epoch == 1 and now_ms >= session.expires_ms - asked_again_ms:
@@ -337,7 +337,7 @@ class DeltaPolls:
         self, session: _Session, request: PollRequest, version: int, token: Hashable, now_ms: float
     ) -> list[Reply]:
         if request.session_epoch < session.epoch:
-            text = f"answer {request.session_epoch:,} was taken: {session.epoch:,} was asked for"
+            text = f"answer {request.session_epoch:,} was taken: {session.epoch:,} was requested"
             return [Reply(token, PollRefusal(reason="stale", message=text))]
         session.expires_ms = now_ms + self.options.expiry_ms
         session.heard_ms = now_ms
@@ -369,7 +369,7 @@ class DeltaPolls:
         return []
 
     def _answer(self, session: _Session, now_ms: float) -> list[Reply]:
-        """Make the answer, keep it until the next one is asked for, and give it to all that wait for it."""
+        """Make the answer, keep it until the next request, and give it to all that wait for it."""
         version = max(version for _, version in session.waiting)
         first, end, delta = session.delta.collect(with_delta=version >= 2)
         answer = PollAnswer(

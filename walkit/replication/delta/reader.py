@@ -188,7 +188,7 @@ class DeltaReader:
         return self.applied_lsn
 
     def _has(self, wanted: Awaited) -> bool:
-        """Say whether a record is applied; DivergenceError if the log does not have it."""
+        """Return whether a record is applied; DivergenceError if the log does not have it."""
         in_contact, applied, epoch_id = self._loop.in_contact, self.applied_lsn, self._state.reached.epoch_id
         # An epoch gives an LSN once, so an applied LSN of it proves the record. On an object store the manifest costs
         # requests, and a record that came with a poll must cost none.

@@ -67,7 +67,7 @@ class ReplayLimits:
     loads_max: int = 4
     """Loads that run at the same time."""
     load_bytes: int = 1 << 20
-    """About so many bytes are loaded at once."""
+    """About the most bytes that are loaded at once."""
     bytes_max: int = 16 << 20
     """Bytes that are loaded, being loaded, or in deltas that wait."""
     parts_max: int = 1024
@@ -190,9 +190,9 @@ class DeltaReplayer:
     def loaded(
         self, number: int, payload: object, size_bytes: int, end: DeltaEnd, now_ms: float
     ) -> list[ReplayStep]:
-        """A load has brought its records, of so many bytes, up to `end`.
+        """A load has brought its records, of `size_bytes` bytes, up to `end`.
 
-        Fewer than asked for are a failed load, unless it has as many bytes as a load may: then the rest is loaded next.
+        Fewer than requested are a failed load, unless it has as many bytes as a load may: then the rest is loaded next.
         """
         part = self._part(number, "loading")
         if part is None:

@@ -26,7 +26,7 @@ from walkit.replication.transport.threads import now_ms
 DELTA_BYTES_SENT_MAX = 32 << 20
 """The most that a delta reader takes in one answer."""
 CALLERS_SPARE = 32
-"""So many polls more than there may be sessions wait at a time; one more is refused at once."""
+"""The most polls, beyond the most sessions, that wait at a time; one more is refused at once."""
 
 
 class PollPace:

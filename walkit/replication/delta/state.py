@@ -24,9 +24,9 @@ from walkit.state.mapping_api import MappingApi
 from walkit.state.table import KeyedTable
 
 SAMPLES_MAX = 1 << 16
-"""So many of the newest latencies of each kind are kept."""
+"""The newest latencies of each kind that are kept."""
 PART_BYTES = 4 << 20
-"""Frames of about so many bytes, as they are unpacked, are applied at a time: a range may be packed a thousandfold."""
+"""About the unpacked bytes of frames applied at a time: a range may be packed a thousandfold."""
 LATENCIES = {
     "poll": "from a poll to its answer",
     "answer": "from an answer with a delta until its records are in the state",
@@ -152,7 +152,7 @@ class ReaderState(MappingApi):
             return StateImage(reached.lsn, self._table.snapshot_format, self._table.snapshot()), reached
 
     def wait_until(self, holds: Callable[[], bool], timeout: float | None) -> None:
-        """Wait until this holds, or the time is over; it is asked at each `wake`, and under a lock."""
+        """Wait until this holds, or the time is over; it is checked at each `wake`, and under a lock."""
         self._changed.wait_for(holds, timeout)
 
     def wake(self) -> None:

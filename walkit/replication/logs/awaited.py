@@ -28,7 +28,7 @@ class Awaited(NamedTuple):
         return cls(result_or_lsn.last_lsn, 0 if is_empty else result_or_lsn.epoch_id)
 
     def is_applied(self, applied_lsn: int, manifest: Manifest, *, in_contact: bool) -> bool:
-        """Say whether the record is applied, in the history of this manifest, which was read after `applied_lsn`.
+        """Return whether the record is applied, in the history of this manifest, which was read after `applied_lsn`.
 
         `in_contact`: that history was compared with the primary's. Until then a bare LSN does not count, and another
         record at the LSN says nothing; afterwards that one is a DivergenceError, for the record will not come.

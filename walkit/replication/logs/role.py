@@ -13,12 +13,12 @@ REPLICA_KEY, PROMOTED_KEY = "replica", "promoted"
 
 
 def is_promoted(manifest: Manifest) -> bool:
-    """Say whether the log is a replica that was promoted, and follows no primary since."""
+    """Return whether the log is a replica that was promoted, and follows no primary since."""
     return PROMOTED_KEY in manifest.extra
 
 
 def is_replica(storage: Storage, manifest: Manifest) -> bool:
-    """Say whether the folder is a replica's.
+    """Return whether the folder is a replica's.
 
     One that began with a copy of a log, and has imported nothing yet, is known by its identity alone.
     """

@@ -253,7 +253,7 @@ class Replica:
 
 
 def _has(opened: Opened, wanted: Awaited) -> bool:
-    """Say whether a replica has a record; DivergenceError if its primary, which it has met, does not have it."""
+    """Return whether a replica has a record; DivergenceError if its primary, which it has met, does not have it."""
     log, store, core = opened
     # A core that was made after a rewind has met no primary yet.
     in_contact = core.welcomed and not isinstance(core.error, DivergenceError)

@@ -127,7 +127,7 @@ class ReplicaOpening:
 
 
 def only_markers_differ(error: DivergenceError, manifest: Manifest, end: LogEnd) -> bool:
-    """Say whether all that a log has from the first difference on is frames without records, of an epoch before it.
+    """Return whether all that a log has from the first difference on is frames without records, of an epoch before it.
 
     Then its primary was promoted with fewer of them. A log that has an epoch of its own there was promoted itself.
     """
