@@ -91,8 +91,8 @@ def _add_inspect(commands: Any) -> None:
     parser = add_command(
         commands,
         "inspect",
-        "show what is in a log: marks, segments, frames",
-        "; frame bodies of sealed segments and snapshots are read only with --frames, and called not read without it",
+        "show the marks, segments and frames of a log",
+        "; frame bodies of sealed segments and snapshots are read only with --frames, else marked as not read",
         "walkit inspect orders.log --frames",
         "walkit.cli.look:inspect",
     )
@@ -136,7 +136,7 @@ def _add_repair(commands: Any) -> None:
         "--policy",
         choices=("prefix", "holes", "absolute", "salvage"),
         default=None,
-        help="what to do with damage; only salvage gives up what was promised (default: prefix)",
+        help="treatment of damage; only salvage gives up promised records (default: prefix)",
     )
     network.add_heal_options(parser)
     parser.add_argument("--dry-run", action="store_true", help="show the changes, and make none")
@@ -147,7 +147,7 @@ def _add_claims(commands: Any) -> None:
     parser = add_command(
         commands,
         "claims",
-        "list what consumers in other processes need of a log",
+        "list the claims of consumers in other processes on a log",
         "; a claim keeps records from being dropped until its lease is over; exits 1 if one cannot be read",
         "walkit claims orders.log --drop old-reader",
         "walkit.cli.claims:claims",
@@ -162,7 +162,7 @@ def _add_remove(commands: Any) -> None:
         commands,
         "remove",
         "delete a log on object storage",
-        "; asks before it does, and refuses while a claim lives; close the writer first",
+        "; asks first, and refuses while a claim lives; close the writer first",
         "walkit remove s3://bucket/orders --yes",
         "walkit.cli.removing:remove",
     )
@@ -175,7 +175,7 @@ def _add_salvage(commands: Any) -> None:
         commands,
         "salvage",
         "make a folder of a damaged log on object storage",
-        "; it has every intact frame, and the objects stay as they are; exits 1 if something promised is given up",
+        "; it has every intact frame, and the objects stay as they are; exits 1 if promised records are given up",
         "walkit salvage s3://bucket/orders orders.log",
         "walkit.cli.look:salvage",
     )
@@ -208,13 +208,13 @@ def _add_dump(commands: Any) -> None:
     parser.add_argument(
         "--format",
         choices=("json", "csv", "parquet"),
-        help="json: one object a line (default); parquet needs --out",
+        help="json: one object per line (default); parquet needs --out",
     )
     parser.add_argument("--json", action="store_true", help="the same as --format json")
     parser.add_argument(
         "--damaged",
         action="store_true",
-        help="also print what damaged frames still hold: each record says whether it is verified",
+        help="also print the records that damaged frames still hold, with a column for verified ones",
     )
     add_option(parser, "--from", values.lsn, None, "first record (default: the oldest)", dest="first_lsn")
     add_option(parser, "--to", values.lsn, None, "last record (default: the newest)", dest="last_lsn")
@@ -226,7 +226,7 @@ def _add_serve(commands: Any) -> None:
         commands,
         "serve",
         "let replicas follow a log that another process may be writing",
-        "; only durable records leave; runs until it is interrupted",
+        "; only durable records are sent; runs until it is interrupted",
         "walkit serve orders.log --listen 127.0.0.1:7070",
         network.serve,
     )
@@ -294,7 +294,7 @@ def _add_diff(commands: Any) -> None:
         "--ignore", action="append", default=[], metavar="COLUMN", help="leave this column out"
     )
     parser.add_argument(
-        "--tolerance", type=float, default=0.0, help="numbers so near to each other are equal"
+        "--tolerance", type=float, default=0.0, help="numbers that differ by at most this are equal"
     )
     add_report_options(
         parser,

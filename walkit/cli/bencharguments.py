@@ -101,7 +101,7 @@ def _add_log_options(parser: argparse.ArgumentParser) -> None:
         "--durability",
         choices=("sync", "interval", "none"),
         default="sync",
-        help="what an acknowledgement promises (default: sync)",
+        help="promise of an acknowledgement (default: sync)",
     )
     add_option(
         parser,
@@ -121,7 +121,7 @@ def _add_order(kinds: Any) -> argparse.ArgumentParser:
     parser = add_command(
         kinds,
         "order",
-        "measure what append order costs against completion order",
+        "measure the cost of append order against completion order",
         ": ratios of throughput and p99, with the mean number of frames in flight beside each, on the disk, on one "
         "as slow as a modelled device, and in virtual time",
         "walkit bench order --writers 8,64 --runs 3 --json",
@@ -170,9 +170,7 @@ def _add_recovery(kinds: Any) -> argparse.ArgumentParser:
         "walkit.cli.bench:bench_recovery",
     )
     add_option(parser, "--operations", values.counts, [100_000], "puts")
-    add_option(
-        parser, "--keys", values.count, None, "keys that they are on (default: a tenth of the operations)"
-    )
+    add_option(parser, "--keys", values.count, None, "number of keys (default: a tenth of the operations)")
     add_option(parser, "--record-bytes", values.count, 100, BYTES_OF_A_VALUE)
     add_option(parser, "--frame-records", values.counts, [1, 300], "records of a frame, or of a peer's batch")
     add_option(

@@ -15,7 +15,7 @@ def add_copy(commands: Any) -> None:
         commands,
         "copy",
         "make a consistent copy of a log, beside its writer",
-        "; what is on stable storage, checked, in a new place; one that was killed continues when it is run again",
+        "; the records on stable storage, checked, in a new place; a killed copy continues when it is run again",
         "walkit copy orders.log backup/orders.log",
         copy,
     )

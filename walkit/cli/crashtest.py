@@ -26,7 +26,7 @@ def add_crashtest(commands: Any) -> None:
     parser = add_command(
         commands,
         "crashtest",
-        "cut the power at each moment and judge what that may leave",
+        "cut the power at each moment and judge the states that it may leave",
         ": a scenario is run, and each state that a cut leaves is recovered and judged by rules. Everything is in "
         "memory, on a model of the page cache. Exit "
         "code 1 if a state breaks a rule: it is printed as small as it can be made, with the code that makes it "
@@ -38,7 +38,7 @@ def add_crashtest(commands: Any) -> None:
         "--scenario",
         action="append",
         metavar="NAME",
-        help="what is run, more than once for more (default: all; with --mutant, the one it shows in)",
+        help="scenario to run; repeat it for more (default: all; with --mutant, the one it shows in)",
     )
     parser.add_argument(
         "--profile",
@@ -53,13 +53,15 @@ def add_crashtest(commands: Any) -> None:
     )
     add_option(parser, "--seed", values.number, 0, "seed of the random draws")
     parser.add_argument(
-        "--mutant", metavar="NAME", help="judge walkit with this historic bug put back: 1 is the answer then"
+        "--mutant",
+        metavar="NAME",
+        help="judge walkit with this historic bug put back: the exit code is 1 then",
     )
     parser.add_argument(
         "--save-violation", metavar="DIR", help="write the files of the first violation into a new folder"
     )
     parser.add_argument(
-        "--coverage", action="store_true", help="print how many states were cut during each thing"
+        "--coverage", action="store_true", help="print the number of states by the operation that was cut"
     )
     parser.add_argument(
         "--list", action="store_true", help="list scenarios, profiles, rules and mutants, and end"

@@ -16,7 +16,7 @@ def add_doctor(commands: Any) -> None:
         "doctor",
         "report packages, disks and problems",
         ": packages and the extras that bring them, file system, mount options and raw device of folders, Java, "
-        "browser, JupyterLab; each problem with what to do about it. Exit code 1 if there is one",
+        "browser, JupyterLab; each problem with its remedy. Exit code 1 for a problem",
         "walkit doctor --path /var/lib/orders --spark",
         doctor,
     )
@@ -24,7 +24,7 @@ def add_doctor(commands: Any) -> None:
         "--path",
         action="append",
         metavar="DIR",
-        help="a folder whose disk is looked at, or the URL of an object store; more than once for more (default: the "
+        help="a folder whose disk is checked, or the URL of an object store; repeat it for more (default: the "
         "temporary and the current folder)",
     )
     parser.add_argument("--spark", action="store_true", help="start Spark, too, which takes some seconds")

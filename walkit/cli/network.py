@@ -137,7 +137,7 @@ def add_serve_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
     )
-    add_token_options(parser, "what a replica has to show")
+    add_token_options(parser, "the token that a replica has to show")
     parser.add_argument(
         "--tls-certificate", metavar="FILE", help="serve with TLS: the certificate and its chain, in PEM"
     )
@@ -209,7 +209,7 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--codec",
         choices=("zstd", "snappy", "none"),
-        help="how frames are compressed on their way (default: zstd); what is stored is the same",
+        help="how frames are compressed on their way (default: zstd); stored bytes are the same",
     )
     parser.add_argument(
         "--new-identity",
@@ -240,7 +240,7 @@ def add_follow_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--force-rewind",
         action="store_true",
-        help="the same, also past what holds, claims and replicas of this one have read",
+        help="the same, even past records that holds, claims and replicas of this one have read",
     )
 
 

@@ -19,7 +19,7 @@ def add_simulate(commands: Any) -> None:
         "simulate",
         "run real shells and cores in virtual time",
         "walkit simulate world --seed 1 --schedules 200",
-        "what to simulate",
+        "subject of the simulation",
     )
     world = add_command(
         kinds,
