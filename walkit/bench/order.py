@@ -1,8 +1,8 @@
-"""`walkit bench order`: what append order costs against completion order on real files, beside virtual time.
+"""`walkit bench order`: the cost of append order against completion order on real files, beside virtual time.
 
 Closed loops of threads, one record a call, on a fresh log for each measurement. Both orders are measured right after
-each other, round after round, and a ratio is taken within its round: what drifts, drifts for both. Shown is the median
-of the ratios. Beside it is the mean number of frames in flight: if that is one, nothing is ordered.
+each other, round after round, and a ratio is taken within its round: drift affects both. Shown is the median of the
+ratios. Beside it is the mean number of frames in flight: if that is one, nothing is ordered.
 """
 
 from __future__ import annotations
@@ -134,7 +134,7 @@ def bench_order(
     `policies` by the names that `policy_named` knows. `direct_io` writes past the page cache if the place supports it;
     a modelled device in real time (`ThrottledStorage`) is written through it. Each measurement takes `seconds` and a
     tenth more: `2 * rounds * len(writers) * len(policies) * (1 + len(models))` of them. Nothing is left in `path`
-    (default: the folder for temporary files). Blocks; OptionsError for what cannot be, and raises what the log raises.
+    (default: the folder for temporary files). Blocks; OptionsError for invalid options, and the errors of the log.
     """
     check_bool(progress, "progress")
     _check(writers, rounds, seconds, path)

@@ -1,4 +1,4 @@
-"""What `walkit bench write --peers` measures beside walkit: SQLite, LevelDB, RocksDB and LMDB, each made to sync.
+"""The peers of `walkit bench write --peers`: SQLite, LevelDB, RocksDB and LMDB, each made to sync.
 
 All of them put one record a call under a key of eight bytes, which walkit's rows do without. Each is driven as its own
 documentation has it for durable writes from many threads of one process.
@@ -125,7 +125,7 @@ PEERS: dict[str, Callable[[str], Peer]] = {
     "rocksdb": RocksDb,
     "lmdb": Lmdb,
 }
-"""By the name their rows have. LevelDB without sync is beside them, for one caller: what a queue alone can do."""
+"""By the name their rows have. LevelDB without sync is beside them, for one caller, as a queue alone."""
 
 
 def _import(package: str) -> Any:
@@ -163,7 +163,7 @@ def measure_peer(name: str, peer: Peer, callers: int, value: bytes, seconds: flo
 
     def begin() -> int:
         now = perf_counter_ns()
-        before.append(count())  # what is counted after this has ended after `now`
+        before.append(count())  # a later count has ended after `now`
         return now
 
     before: list[int] = []

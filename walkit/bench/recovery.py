@@ -61,7 +61,7 @@ def bench_recovery(
     so many. Ways of opening: `verify` (walkit.verify), `log` (walkit.open), `clean` (once more, after a close), `store`
     (Store.open: a keyed replay from the checkpoint).
 
-    Raises OptionsError, MissingExtraError, ChildWriterError, and what opening raises.
+    Raises OptionsError, MissingExtraError, ChildWriterError, and the errors of opening.
     """
     check_bool(progress, "progress")
     _check(operations, keys, record_bytes, frame_records, checkpoint_age, cache, runs)
@@ -249,7 +249,7 @@ class _Peer(_Opened):
         return [self.row(self.store, size, timed, frames=None, records=records, phases={}, complete=complete)]
 
     def open(self, folder: Path) -> tuple[bytes | None, Callable[[], object]]:
-        """Open the store and read the last key: return its value, and what closes it."""
+        """Open the store and read the last key: return its value, and a function that closes it."""
         if self.store == "sqlite":
             db = sqlite(str(folder / "peer.db"))
             found = db.execute("SELECT value FROM records WHERE key = ?", (LAST_KEY,)).fetchone()

@@ -1,8 +1,8 @@
-"""What `walkit bench recovery` writes before it kills the writer: `python -m walkit.bench.recovery_load`.
+"""The load of `walkit bench recovery`, whose writer is killed: `python -m walkit.bench.recovery_load`.
 
 The same operations for walkit and for its peers: puts of uniformly chosen keys, so many to a frame (a batch, a
 transaction). The child says one line when all are written, and waits to be killed. Nothing was closed, flushed or
-merged by then: peers get buffers that hold everything, so that what they reopen is a log, too.
+merged by then: peers get buffers that hold everything, so that they also reopen a log.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Batch = tuple[list[bytes], list[bytes]]
 LAST_KEY = b"the-last-put-key"
 BLOCK_BYTES = 1 << 20
 BUFFER_FACTOR = 4
-"""A peer's buffer, in bytes of all keys and values: what it keeps beside them is not known here."""
+"""A peer's buffer, in bytes of all keys and values: its overhead is not known here."""
 BUFFER_BYTES_MIN = 64 << 20
 
 
@@ -76,7 +76,7 @@ class RecoveryLoad:
 
 
 def fill_walkit(path: str, load: RecoveryLoad) -> Callable[[], object]:
-    """Fill a log, or a Store if there is to be a checkpoint; return what keeps it open."""
+    """Fill a log, or a Store if there is to be a checkpoint; return the open object."""
     options = LogOptions(durability="none")
     if load.segment_bytes is not None:
         options = LogOptions(durability="none", segment_bytes=load.segment_bytes)
@@ -93,7 +93,7 @@ def fill_walkit(path: str, load: RecoveryLoad) -> Callable[[], object]:
         if store is not None and before < checkpoint_at <= done:
             store.checkpoint()
     log.sync()
-    log.wait_idle()  # what is full is sealed, so that the same segments are found open after each kill
+    log.wait_idle()  # full segments are sealed, so the same ones are open after each kill
     return log.close if store is None else store.close
 
 

@@ -1,4 +1,4 @@
-"""What `walkit bench recovery` measured, as rows, text, JSON, HTML and a DataFrame."""
+"""The report of `walkit bench recovery`, as rows, text, JSON, HTML and a DataFrame."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """How long a killed writer's log takes to be there again, over the checkpoint interval and over the segment size.
 
 Each point is a store of its own, filled by a child process that is killed; every round opens a fresh copy of each of
-them, in turns, so that what else the machine does falls on all points alike.
+them, in turns, so that other load of the machine affects all points alike.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from walkit.store import Store
 
 SweepKind = Literal["checkpoint", "segment"]
 SweepStep = Callable[[int, int, str], object]
-"""Called with (steps done, steps in all, what is done now); what it raises ends the sweep."""
+"""Called with (steps done, steps in all, the current step); an error of it ends the sweep."""
 
 CHECKPOINT_SEGMENT_BYTES = 1 << 20
 """Segment size of the sweep over the checkpoint: small, so that most of the log is sealed and the replay shows."""
@@ -96,7 +96,7 @@ def sweep_recovery(
     after `seconds_max`. The folders are below `path` (the system's for temporary files) and are removed. `step` may
     raise to end it.
 
-    Raises OptionsError without points or rounds, ChildWriterError, and what opening raises.
+    Raises OptionsError without points or rounds, ChildWriterError, and the errors of opening.
     """
     if not points:
         refuse("points", points, "at least one point")
@@ -134,7 +134,7 @@ def _open_copy(image: Path, copy: Path, point: SweepPoint) -> tuple[RecoveryRepo
     shutil.copytree(image, copy)
     try:
         parts = parts_of(copy)
-        drop_cached(parts)  # written back: what the copy left dirty does not fall into the opening
+        drop_cached(parts)  # written back: the copy's dirty pages do not fall into the opening
         read_plainly(parts)
         operations = point.load.operations
         if point.kind == "segment":

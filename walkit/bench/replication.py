@@ -147,7 +147,7 @@ def bench_replication(
 
 
 def _in_turns(base: str, writers: int, record_bytes: int, seconds: float) -> dict[str, Any]:
-    """Append to a log without and to one with a replica, slice by slice: what slows the machine down meets both."""
+    """Append to a log without and to one with a replica, slice by slice: a slow machine affects both."""
     slices = max(2, round(seconds / SLICE_S))
     alone: list[float] = []
     followed: list[float] = []

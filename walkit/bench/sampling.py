@@ -1,4 +1,4 @@
-"""Two LSNs sampled while a benchmark runs: those of a log and of what follows it."""
+"""Two LSNs sampled while a benchmark runs: those of a log and of its follower."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from walkit._internal.threads import EndingThread
 
 Samples: TypeAlias = npt.NDArray[np.float64]
-"""Rows of (time in s, durable LSN of the log, LSN of what follows it)."""
+"""Rows of (time in s, durable LSN of the log, LSN of its follower)."""
 
 
 class LsnSamples:
@@ -28,13 +28,13 @@ class LsnSamples:
         self._noted.append((time.perf_counter(), log_lsn, follower_lsn))
 
     def rows(self) -> Samples:
-        """Return what was noted until now."""
+        """Return the samples so far."""
         return np.array(self._noted, np.float64).reshape(-1, 3)
 
 
 @contextmanager
 def sampled_lsns(lsns: Callable[[], tuple[int, int]], every_s: float) -> Iterator[LsnSamples]:
-    """Note what `lsns` returns every so many seconds, on a thread of its own, until the block ends."""
+    """Sample `lsns` at an interval, on a thread of its own, until the block ends."""
     samples, over = LsnSamples(), threading.Event()
 
     def sample() -> None:

@@ -27,7 +27,7 @@ BenchProgress = Callable[[int, int], None]
 """Called after each query with (queries done, queries to do)."""
 
 GROWTH_BAR = 1.2
-"""Most times that a record of a larger log may cost what it costs in the smallest."""
+"""The highest ratio of a record's cost in a larger log to that in the smallest."""
 
 
 def bench_spark(
@@ -40,9 +40,9 @@ def bench_spark(
     path: str | None = None,
     progress: BenchProgress | None = None,
 ) -> SparkBenchReport:
-    """Measure what Spark does with a log, and the same on Parquet of the same rows and in one process.
+    """Measure Spark's work on a log, and the same on Parquet of the same rows and in one process.
 
-    `records` is the size of a log, or several sizes: then what a record costs is compared, too. `queries` are some of
+    `records` is the size of a log, or several sizes: then the cost per record is compared, too. `queries` are some of
     `GROUPS`. `master` is Spark's, for a session that is started here; an active one is used as it is, and one that is
     started stays. `path` is a folder to work in (default: the folder for temporary files); nothing is left in it.
     Raises OptionsError, and the errors of starting Spark; WalkitError if the compared ways give different answers.
@@ -139,7 +139,7 @@ def _rows(plan: Plan, times: dict[str, list[float]], answers: dict[str, Answer])
 def _growth(
     plans: Sequence[Plan], times: Sequence[dict[str, list[float]]], answers: Sequence[dict[str, Answer]]
 ) -> list[SparkBenchRow]:
-    """Return what a million records cost in each larger log, beside those of the smallest."""
+    """Return the cost of a million records in each larger log, beside those of the smallest."""
     rows, least = [], plans[0].logs.records
     for group, name in (("read", READ), ("replay", REPLAY)):
         if name not in plans[0].timed:

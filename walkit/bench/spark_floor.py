@@ -1,4 +1,4 @@
-"""Parquet read through Spark's Python data source API: what a source that is written in Python can reach at all.
+"""Parquet read through Spark's Python data source API: the limit of a source that is written in Python.
 
 Each partition is some of the file's row groups, as pyarrow decodes them. No frame is verified and no record decoded, so
 what this takes beyond Spark's own Parquet is the way through the Python worker.

@@ -71,7 +71,7 @@ TWO_LOGS = "diff of two logs"
 
 
 def plan_queries(spark: SparkSession, logs: BenchLogs, groups: tuple[str, ...]) -> Plan:
-    """Return what the wanted groups time on these logs."""
+    """Return the timed calls of the wanted groups on these logs."""
     spark.dataSource.register(ParquetFloor)
     plan, queries = Plan(logs), _Queries(spark, logs)
     wanted: dict[str, Callable[[Plan], None]] = {

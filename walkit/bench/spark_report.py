@@ -1,4 +1,4 @@
-"""What `walkit bench spark` measured, as text, HTML and plain values."""
+"""The report of `walkit bench spark`, as text, HTML and plain values."""
 
 from __future__ import annotations
 

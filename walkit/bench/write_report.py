@@ -1,4 +1,4 @@
-"""What `walkit bench write` measured, as rows, text, JSON and HTML."""
+"""The report of `walkit bench write`, as rows, text, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SIMULATED_PER_S = 10_000
 
 @dataclass(frozen=True, kw_only=True)
 class BenchRow:
-    """One way in, measured. Latencies are in microseconds, of what `latency_of` says."""
+    """One way in, measured. Latencies are in microseconds, of the thing in `latency_of`."""
 
     way: str
     callers: int
@@ -117,7 +117,7 @@ def _told(value: int | str | None) -> str:
 
 
 def _framed(row: BenchRow) -> tuple[str, str]:
-    """Return what the columns "frame bytes" and "x raw frames" say."""
+    """Return the columns "frame bytes" and "x raw frames"."""
     size, times, every = row.frame_bytes, row.times_raw_frames, row.all_times_raw_frames
     spread = f" (n={len(every)}, {min(every):,.2f} to {max(every):,.2f})" if every else ""
     return "" if size is None else f"{size:,.0f}", "" if times is None else f"{times:,.2f}{spread}"

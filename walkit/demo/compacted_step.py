@@ -1,4 +1,4 @@
-"""The fourth step: checkpoint and compaction, what they do to the log and to its opening, and a replica that joins."""
+"""The fourth step: checkpoint and compaction, their effect on the log and its opening, and a replica that joins."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Compacted:
 def checkpoint_and_compact(
     out: Path, parts: Parts, options: LogOptions, printer: ProgressPrinter
 ) -> tuple[Compacted, dict[str, Any]]:
-    """Open the log, save its state, compact what lies before the first cut, and open it again.
+    """Open the log, save its state, compact the part before the first cut, and open it again.
 
     Nothing is trimmed, and compaction leaves every state from the first cut on exact: they are replayed later.
     """

@@ -58,7 +58,7 @@ class Followed:
 
 
 def caught_up_at(samples: npt.NDArray[np.float64], from_s: float) -> float:
-    """Return when, from `from_s` on, the replica first has what the primary had CLOSE_S before.
+    """Return when, from `from_s` on, the replica first has the records that the primary had CLOSE_S before.
 
     If no sample qualifies, the last one counts.
     """

@@ -46,7 +46,7 @@ KILL_AT = 0.45
 """Part of the operations after which the child is killed."""
 BASELINE_S = 1.0
 RAW_BLOCK_BYTES = 256
-"""Bytes of one raw write: about what a frame with one operation takes."""
+"""Bytes of one raw write: about those of a frame with one operation."""
 SEGMENT_BYTES_MAX = 4 * MIB
 SEGMENT_BYTES_PER_OPERATION = 10
 """An operation takes about 200 bytes, so the log has some twenty segments: enough for compaction to have its choice."""
@@ -79,7 +79,7 @@ def tell(
     writers: int = WRITERS_DEFAULT,
     progress: bool = True,
 ) -> DemoResult:
-    """Run the whole story in the folder `out` (default: walkit-demo) and return what was found.
+    """Run the whole story in the folder `out` (default: walkit-demo) and return the result.
 
     The report is `out`/report.html; logs and Runs stay beside it. `progress=False` prints nothing. Raises OptionsError
     for a folder that holds something else, MissingExtraError and JavaNotFoundError before any work. Ctrl-C leaves what
@@ -149,7 +149,7 @@ def run_demo(
     writers: int = WRITERS_DEFAULT,
     progress: bool = True,
 ) -> int:
-    """Run the demo; return 0 only if every check held and compared something, else 1. Raises what `tell` raises."""
+    """Run the demo; return 0 only if every check held and compared something, else 1. Raises the errors of `tell`."""
     return 0 if tell(out, operations=operations, writers=writers, progress=progress).ok else 1
 
 

@@ -20,7 +20,7 @@ WORDS = {"I": "inserted", "D": "deleted", "C": "changed", "N": "unchanged"}
 
 
 def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict[str, Any]:
-    """Return what Spark makes of the driven log, of the recovered one, and of the replica's."""
+    """Return Spark's replays of the driven log, of the recovered one, and of the replica's."""
     from walkit import spark as walkit_spark
 
     with printer.part("starting Spark", bar=True):
@@ -36,9 +36,9 @@ def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict
     ):
         with printer.part(f"replaying {what}"):
             states[name] = _state(walkit_spark.replay(place, at_lsn))
-    with printer.part("what changed from the first LSN to the second"):
+    with printer.part("changes from the first LSN to the second"):
         changes = _changes(walkit_spark.diff((log, lsns[0]), (log, lsns[1])))
-    with printer.part("what differs between primary and replica"):
+    with printer.part("differences of primary and replica"):
         both = walkit_spark.diff(log, out / "replica-log", unchanged=True)
         counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
     found = Counter(change for change, _, _ in changes.values())

@@ -100,7 +100,7 @@ class ReplicaProcess:
 
 
 class LagWatch:
-    """Notes every 10 ms the durable LSNs of a primary and its replica, and does what is due at an LSN.
+    """Notes every 10 ms the durable LSNs of a primary and its replica, and acts at given LSNs.
 
     A context manager with one thread. Errors of that thread are raised by `wait` and `due_done`.
     """
@@ -132,8 +132,8 @@ class LagWatch:
             self._due = lsn, act
 
     def due_done(self) -> None:
-        """Wait until what is due has been done; TimeoutError if its LSN does not come."""
-        self._wait(lambda: self._due is None, "what is due at an LSN of the primary")
+        """Wait until the due action is done; TimeoutError if its LSN does not come."""
+        self._wait(lambda: self._due is None, "the action at an LSN of the primary")
 
     def wait(self, lsn: int, check: Callable[[], None]) -> None:
         """Wait until the replica is durable up to `lsn`; `check` may raise while it is not."""
@@ -159,7 +159,7 @@ class LagWatch:
     def _run(self) -> None:
         try:
             while not self._over:
-                # The replica first: what moves between the two must not look like a replica that is ahead.
+                # The replica first: a record in between must not look like a replica that is ahead.
                 replica_lsn, primary_lsn = self._replica_lsn(), self._primary_lsn()
                 with self._changed:
                     self._rows.append((self.now_s, primary_lsn, replica_lsn))

@@ -69,7 +69,7 @@ def write_report(result: DemoResult) -> Path:
 def report_html(result: DemoResult) -> str:
     """Return the whole report as one HTML document; plotly.js is in it, so it can be read offline.
 
-    What the result does not have is left out, and counts as not held.
+    Parts that the result lacks are left out, and count as not held.
     """
     body = [
         "<h1>walkit demo</h1>",
@@ -304,7 +304,7 @@ def _compared(same: int, different: int) -> str:
 
 
 def _examples(changes: Changes) -> str:
-    """Return the first keys of each change with both values, cut to what fits a line."""
+    """Return the first keys of each change with both values, cut to the length of a line."""
     rows = []
     for wanted in ("I", "D", "C"):
         keys = sorted(key for key, (change, _, _) in changes.items() if change == wanted)[:EXAMPLES]

@@ -80,7 +80,7 @@ def checks_html(result: DemoResult) -> str:
         mark = f"<span class='{'ok' if held else 'wrong'}'>{'held' if held else '<b>WRONG</b>'}</span>"
         rows.append((mark, escape(name), escape(text)))
     wrong = (c.oracle._repr_html_() for c in result.checks if c.oracle is not None and not c.held)
-    return html_table(("", "check", "what was compared"), rows) + "".join(wrong)
+    return html_table(("", "check", "compared"), rows) + "".join(wrong)
 
 
 def html_table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

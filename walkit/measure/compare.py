@@ -48,7 +48,7 @@ def compare(runs: Run | Iterable[Run]) -> pd.DataFrame:
 
 
 def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
-    """Return a row for each Run saved in a folder, by file name: what compare() shows of it, and all its settings.
+    """Return a row for each Run saved in a folder, by file name: its row of compare(), and all its settings.
 
     Columns: `file` (its name in the folder), `started_at` (UTC), summary(), `raw_ratio`, `label.<name>`, every option
     as `option.<path>` and the machine as `machine.<path>`. `n` counts the runs of the folder with the same settings:

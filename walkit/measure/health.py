@@ -39,7 +39,7 @@ class HealthReport:
         return {"ok": self.ok, "findings": [asdict(finding) for finding in self.findings]}
 
     def text(self) -> str:
-        """Return it for a terminal: a table for each part, and what to do below it."""
+        """Return it for a terminal: a table for each part, and the remedies below it."""
         lines: list[str] = []
         for part, found in self._parts():
             rows = [(f.name, f.found, "" if f.state == "fine" else f.state) for f in found]
@@ -74,7 +74,7 @@ def doctor(
     spark: bool = False,
     progress: Progress | None = None,
 ) -> HealthReport:
-    """Look at what is installed, at the disks below some folders, and at Java, browser and JupyterLab.
+    """Check the installed packages, the disks of some folders, and Java, browser and JupyterLab.
 
     `folders`: where logs are or will be (default: the one for temporary files, and the current one). Each disk is
     measured, for some seconds in all. With `spark`, Spark is started in a separate process and ends again. `progress`

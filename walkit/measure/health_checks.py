@@ -125,7 +125,7 @@ def _requirements(required: list[str]) -> Iterator[tuple[str, list[str], list[st
 
 
 def _within(version: str, asked: str) -> bool:
-    """Whether a version is in a range like >=1.2,<2; True for what cannot be compared by its numbers alone."""
+    """Whether a version is in a range like >=1.2,<2; True if numbers alone cannot decide it."""
     compare = {">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "==": lambda a, b: a == b}
     for clause in filter(None, asked.split(",")):
         found = re.fullmatch(r"\s*(>=|<|==)\s*([\d.]+)\s*", clause)

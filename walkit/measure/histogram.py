@@ -156,7 +156,7 @@ class LatencyHistogram:
         return {p: float(found[p]) for p in wanted}
 
     def percentiles_us(self) -> dict[str, float]:
-        """Return what reports show, in microseconds: keys p50, p90, p99, p99.9, p99.99 and max."""
+        """Return the percentiles of reports, in microseconds: keys p50, p90, p99, p99.9, p99.99 and max."""
         return {percentile_name(p): ns / 1_000 for p, ns in self.percentiles().items()}
 
     def buckets(self) -> Buckets:
@@ -198,7 +198,7 @@ class LatencyHistogram:
 
     @classmethod
     def decode(cls, payload: str | bytes) -> LatencyHistogram:
-        """Return what `encode` wrote; ValueError for anything else, or another range or precision."""
+        """Return a histogram that `encode` wrote; ValueError for anything else, or another range or precision."""
         histogram = cls()
         mine = histogram._hdr
         try:

@@ -1,7 +1,7 @@
 """Facts about the machine and the file system that a measurement was taken on.
 
-Nothing here fails: what cannot be found out is None. A number for a synchronous write means something only
-together with the place it was written to; on a file system in memory a sync means nothing at all.
+Nothing here fails: unknown facts are None. A number for a synchronous write means something only together with the
+place it was written to; on a file system in memory a sync means nothing at all.
 """
 
 from __future__ import annotations

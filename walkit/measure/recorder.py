@@ -125,7 +125,7 @@ class ThreadRecorder:
 
 
 class RunRecorder:
-    """Collects what one run shows and makes the Run of it.
+    """Collects the measurements of one run and makes the Run of them.
 
     Any thread may call anything; `thread()` gives each its own ThreadRecorder. Time 0 is the making of the
     recorder until `start()` moves it. Calls that complete before time 0 (warm-up) or after `finish()`
@@ -262,7 +262,7 @@ class RunRecorder:
 
 
 class RecorderTail:
-    """Reads what a recorder's threads record while they record it, for a live view. Used by one thread."""
+    """Reads the records of a recorder's threads while they run, for a live view. Used by one thread."""
 
     def __init__(self, recorder: RunRecorder, name: str = "total") -> None:
         self.recorder = recorder

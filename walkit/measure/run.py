@@ -38,7 +38,7 @@ class RunEvent(NamedTuple):
     """Something that happened during a run, on the clock of its timeline."""
 
     time_s: float
-    """Seconds from the start of the run; below 0 for what happened while it was set up."""
+    """Seconds from the start of the run; below 0 for events during its setup."""
     name: str
     attributes: dict[str, Plain]
 
@@ -176,7 +176,7 @@ class Run:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """Return what a reader must know before believing the numbers, worst first."""
+        """Return the caveats about the numbers, worst first."""
         place = self.machine.file_system
         return tuple(
             text
@@ -228,7 +228,7 @@ class Run:
         return {name: None if value != value else value for name, value in numbers.items()}
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the Run as one Parquet file, `path` with the ending .parquet, over what is there; load() gives it back.
+        """Write the Run as one Parquet file, `path` with the ending .parquet, over any file; load() gives it back.
 
         An ending .json or .parquet on `path` is taken off first. The columns are those of `to_pandas()`, and pandas
         reads them, and the settings as `attrs`, without walkit. Not synced: a Run can be measured again. OptionsError
@@ -260,10 +260,10 @@ class Run:
         }
 
     def attributes(self) -> dict[str, Plain]:
-        """Return what a table of the Run carries beside its rows, as JSON gives it back equal: settings and results.
+        """Return the metadata of a table of the Run, as JSON gives it back equal: settings and results.
 
-        It is what `summary()` holds, with the start, machine, options, labels, operations, and for each histogram its
-        count and percentiles in microseconds.
+        It is `summary()`, with the start, machine, options, labels, operations, and for each histogram its count and
+        percentiles in microseconds.
         """
         latencies = {
             name: {"records": histogram.count, **(histogram.percentiles_us() if histogram.count else {})}
@@ -293,7 +293,7 @@ class Run:
         Columns of the series: `time` (UTC, when the interval begins), `start_s` (the same, seconds from the start of
         the run), `width_s`, `records` (acknowledged in it), `records_per_s`, `user_bytes_per_s` (keys and values, each
         record taken to have the run's mean), `p50_us`, `p99_us` and `max_us` (latency of those records, microseconds).
-        What is not known is nan. Columns of the latencies: `name` ("total", ...), `low_us` and `high_us` (edges of the
+        Unknown values are nan. Columns of the latencies: `name` ("total", ...), `low_us` and `high_us` (edges of the
         bucket, inclusive, microseconds), `records` in it, and `share`: the part of all records of that name up to and
         with it, 0 to 1.
 
@@ -309,7 +309,7 @@ class Run:
         return frame
 
     def _repr_html_(self) -> str:
-        """Render a compact table; what makes its numbers mean less is in red above it."""
+        """Render a compact table; its caveats are in red above it."""
         rows = [
             (name, _shown(value))
             for name, value in self.summary().items()

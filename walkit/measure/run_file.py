@@ -2,8 +2,8 @@
 
 `walkit.run` in the metadata is JSON with a version: every fact of the Run, and its histograms as HdrHistogram's V2
 payloads in base64. `walkit.run.sha256` is the checksum of that JSON, which holds the checksum of the columns.
-`PANDAS_ATTRS` is what pandas gives back as `attrs` of the DataFrame. So pandas, or anything else that reads Parquet,
-reads the series without walkit, and `walkit.measure.load` gives back the Run itself.
+pandas gives `PANDAS_ATTRS` back as `attrs` of the DataFrame. So pandas, or anything else that reads Parquet, reads the
+series without walkit, and `walkit.measure.load` gives back the Run itself.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = 3
 """2 is the same without `walkit_version` in the facts."""
 RUN_KEY, CHECKSUM_KEY, ATTRS_KEY = b"walkit.run", b"walkit.run.sha256", b"PANDAS_ATTRS"
 BYTES_MAX = 256 * 1024 * 1024
-"""A saved Run is not larger, on disk or in memory; what is, is not read."""
+"""A saved Run is not larger, on disk or in memory; a larger file is not read."""
 ENDINGS = (".parquet", ".json")
 
 
@@ -73,7 +73,7 @@ def parquet_path(path: str | os.PathLike[str]) -> Path:
 
 
 def is_facts(path: Path) -> bool:
-    """Whether a file is the JSON half of such a pair; False for what cannot be read."""
+    """Whether a file is the JSON half of such a pair; False for an unreadable file."""
     try:
         facts = json.loads(path.read_bytes())
     except (OSError, ValueError):

@@ -24,8 +24,8 @@ BUCKETS_WANTED = 200
 class Timeline:
     """Acknowledged records over time. Arrays of one length, one element per bucket, read-only.
 
-    Buckets touch each other and cover the run from 0 to its end. The last one takes what is left over, so
-    that it is between half and one and a half widths long and its rate means something.
+    Buckets touch each other and cover the run from 0 to its end. The last one takes the remainder, so that it is
+    between half and one and a half widths long and its rate means something.
     """
 
     start_s: Float64Array

@@ -1,7 +1,7 @@
 """Plotly figures from Runs and reports: one function each, shared by notebooks, dashboards and HTML reports.
 
 Each returns a figure that a cell, an exported notebook and a report can show, and touches neither a log nor a file.
-`theme` is "light" or "dark" for a page that is known to be that, None for either. `data` gives what is drawn as a
+`theme` is "light" or "dark" for a page that is known to be that, None for either. `data` gives a figure's data as a
 DataFrame, `save_data` writes it, `figure_html` makes a piece of a page of it, and `alt_text` words. Importing this room
 without plotly raises MissingExtraError.
 """

@@ -57,7 +57,7 @@ def delta_lags(
     subtitle: Sequence[str] = (),
     theme: Theme = None,
 ) -> Figure:
-    """Draw the lags of ways of reading over what is varied; `lags_ms` has, of each way and value, one lag a round.
+    """Draw the lags of ways of reading over the varied value; `lags_ms` has one lag per round for each way and value.
 
     x is the varied value, log, titled `x`; y the lag, log, in seconds: the median of the rounds, with bars to the
     quartiles of five rounds and more, else to the least and most. A way without lags is left out.

@@ -1,4 +1,4 @@
-"""Figures that travel: what a cell, an exported notebook and a report show of them.
+"""Figures in a cell, an exported notebook and a report.
 
 Each is plotly's JSON, for viewers that know it, and a picture with the same JSON beside it: a browser that finds
 plotly.js (in the page, else from plotly's own address) draws the figure in the picture's place. The picture stays if
@@ -84,7 +84,7 @@ class Figure(go.Figure):  # type: ignore[misc]  # plotly has no types
 
 
 def alt_text(figure: go.Figure) -> str:
-    """Return what a figure shows, in words: its `layout.meta["alt"]`, else its title."""
+    """Return a figure's description: its `layout.meta["alt"]`, else its title."""
     meta = figure.layout.meta
     if isinstance(meta, dict) and meta.get("alt"):
         return str(meta["alt"])

@@ -18,7 +18,7 @@ COLUMNS = ("panel", "series", "x_title", "x", "y_title", "y", "base", "low", "hi
 
 
 def data(figure: go.Figure) -> pd.DataFrame:
-    """Return what a figure draws as a DataFrame with a row for each point, bar or cell.
+    """Return a figure's data as a DataFrame with a row for each point, bar or cell.
 
     Columns: `panel` (from 1, from the top), `series` (its name in the legend), `x` and `y` with the titles of their
     axes, `base` (where a bar begins: it spans `base` to `base` + its length), `low` and `high` (the ends of a whisker),

@@ -38,7 +38,7 @@ class Spread(NamedTuple):
 
 
 def spread_words(least: int, most: int) -> str:
-    """Return what the whiskers of a figure are, for points of `least` to `most` measurements; "" for single ones."""
+    """Return the meaning of a figure's whiskers, for points of `least` to `most` measurements; "" for single ones."""
     if most < 2:
         return ""
     number = f"n = {least}" if least == most else f"n = {least} to {most}"
@@ -61,7 +61,7 @@ def error_bars(spreads: Sequence[Spread]) -> dict[str, object]:
 
 
 def machine_words(machine: MachineFacts) -> list[str]:
-    """Return processor and file system as facts of a subtitle; what is not known is left out."""
+    """Return processor and file system as facts of a subtitle; unknown facts are left out."""
     cores = f", {counted(machine.cores, 'core')}" if machine.cores else ""
     found = [f"{machine.cpu}{cores}"] if machine.cpu else []
     place = machine.file_system
@@ -111,7 +111,7 @@ def run_warnings(runs: Iterable[Run], *, single: bool = True, named: bool = True
         dict.fromkeys(f"{run.name}: {text}" if named else text for run in chosen for text in run.warnings)
     )
     if any(is_modelled(run) for run in chosen):
-        said.append("a modelled device: what the model does, not what a disk did")
+        said.append("a modelled device, not a disk")
     if chosen and single:
         said.append("n = 1: no spread is known" if len(chosen) == 1 else "n = 1 each: no spread is known")
     return said

@@ -88,7 +88,7 @@ def _paint(index: int, field: FrameField) -> str:
 
 
 def _grid(data: bytes, fields: list[FrameField], shown: int, rows: int) -> go.Heatmap:
-    """Return the bytes as a heatmap whose z is the field's number; what is beyond the end is empty."""
+    """Return the bytes as a heatmap whose z is the field's number; cells beyond the end are empty."""
     cells = rows * COLUMNS
     number = np.full(cells, np.nan)
     hover = np.full(cells, "", dtype=object)

@@ -140,7 +140,7 @@ def move_live_rates(
 ) -> None:
     """Make a figure of `live_rates` show other series of the same labels, in place.
 
-    What changes is replaced and not changed inside, so that a shallow copy (Panel keeps one) shows a difference.
+    Changed values are replaced as a whole, so a shallow copy (Panel keeps one) shows a difference.
     """
     traces = iter(drawing.data)
     for one in series[:SERIES_MAX]:

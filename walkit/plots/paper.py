@@ -59,7 +59,7 @@ def save_figure(
 
 
 def caption(figure: Figure) -> str:
-    """Return what a paper says below a figure: its title, then n, machine and version as far as they are known."""
+    """Return the caption of a figure in a paper: its title, then n, machine and version as far as they are known."""
     title = re.sub(r"<[^>]*>", "", (figure.layout.title.text or "").partition("<br>")[0])
     meta = figure.layout.meta if isinstance(figure.layout.meta, dict) else {}
     facts, warnings = meta.get("facts", []), meta.get("warnings", [])

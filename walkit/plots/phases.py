@@ -57,11 +57,11 @@ class RecoveryReportLike(Protocol):
 
     @property
     def verdict(self) -> object:
-        """What recovery concluded."""
+        """The conclusion of recovery."""
 
     @property
     def cuts(self) -> Sequence[Cut]:
-        """What was cut."""
+        """The cuts."""
 
     @property
     def holes(self) -> Sequence[HoleRecord]:

@@ -1,8 +1,8 @@
 """A figure as a static picture (SVG), for viewers in which no script runs.
 
-It knows what the figures of this room are made of: lines, points, bars, cells, lines across, words. It draws them as
-plotly does, closely enough to read the same values off, and needs no browser. Hovering, zooming and modes of plotly
-that no figure here uses are not in it.
+It knows the elements of this room's figures: lines, points, bars, cells, lines across, words. It draws them as plotly
+does, closely enough to read the same values off, and needs no browser. Hovering, zooming and modes of plotly that no
+figure here uses are not in it.
 """
 
 from __future__ import annotations

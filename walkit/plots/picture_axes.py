@@ -16,7 +16,7 @@ _PREFIXES = ((1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""), (1e-3, "m"), (1e-6, 
 
 
 def numbers(values: Iterable[Any] | None) -> list[float]:
-    """Return values as floats; what is missing or no number is nan."""
+    """Return values as floats; missing and other values are nan."""
     found = []
     for value in () if values is None else values:
         try:

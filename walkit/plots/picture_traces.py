@@ -46,7 +46,7 @@ class TracePainter:
         return [heights[at] for at in trace.x]
 
     def draw(self, trace: Any, x: PictureAxis, y: PictureAxis) -> Markup:
-        """Return what a trace looks like between its axes."""
+        """Return a trace drawn between its axes."""
         if trace.type == "heatmap":
             return self._cells(trace, x, y)
         if trace.type == "bar":
@@ -230,7 +230,7 @@ def whiskers(trace: Any) -> list[tuple[float, float]]:
 def _unbroken(
     places: Sequence[tuple[float, float]], left: float, right: float
 ) -> list[list[tuple[float, float]]]:
-    """Return the stretches of a line between its gaps; what lies outside of the axis is a gap, too."""
+    """Return the stretches of a line between its gaps; points outside of the axis are gaps, too."""
     runs: list[list[tuple[float, float]]] = [[]]
     for x, y in places:
         if math.isfinite(x) and math.isfinite(y) and left - 1 <= x <= right + 1:

@@ -1,4 +1,4 @@
-"""The segments of a log, what is in them, and its LSN marks."""
+"""The segments of a log, their contents, and its LSN marks."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ def segments(
     before: ScanReport | None = None,
     theme: Theme = None,
 ) -> Figure:
-    """Draw a log by its bytes: the segments, what was found in them, and below them the LSN marks.
+    """Draw a log by its bytes: the segments, the findings in them, and below them the LSN marks.
 
     `report` is of `walkit.scan` or `walkit.verify`. The marks are the first and last LSN that it can read and the
     promised position, a row each; with `statistics` (of `log.statistics()`) the four marks of the live log instead of
-    the LSNs; with `recovery` (`log.recovery`) also what that opening cut. `before` is an earlier report of the same
-    log: it is drawn above, on the same axis. The axis spans what is used; space made ahead extends beyond it. A mark
+    the LSNs; with `recovery` (`log.recovery`) also that opening's cuts. `before` is an earlier report of the same log:
+    it is drawn above, on the same axis. The axis spans the used part; preallocated space extends beyond it. A mark
     within a frame is drawn in proportion to the LSNs of its segment. Prepared segments hold no frame and are not drawn.
     TypeError for anything but reports.
     """

@@ -35,7 +35,7 @@ Float64Array = npt.NDArray[np.float64]
 LagUnit: TypeAlias = Literal["records", "bytes", "ms"]
 UNITS: tuple[LagUnit, ...] = ("records", "bytes", "ms")
 LEFT_PX = 90
-"""The same room before both axes of time: what happens at one moment is below each other."""
+"""The same room before both axes of time: events of one moment are aligned."""
 LINES = ("solid", "dash", "dot", "dashdot")
 STATES = {
     "serving": (BLUE, 0),
@@ -194,7 +194,7 @@ def state_lanes(
 def sent_by_codec(
     traffic: Mapping[str, TrafficStatistics], *, subtitle: Sequence[str] = (), theme: Theme = None
 ) -> Figure:
-    """Draw the bytes that travelled, a bar for each name, by codec; a mark shows what the frames have unpacked."""
+    """Draw the bytes that travelled, a bar for each name, by codec; a mark shows the unpacked bytes of the frames."""
     told = (
         "; ".join(
             f"{name} {bytes_text(each.travelled_bytes)} for {bytes_text(each.frame_bytes)} of frames"

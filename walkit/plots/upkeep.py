@@ -29,11 +29,11 @@ def upkeep(
     """Draw a log by its bytes: segments, below them which part holds live keys, then marks, claims and cursors.
 
     `inventory` is of `log.inventory()` or `store.inventory()`; live keys are drawn for a store's only. `before` is an
-    earlier one of the same log: it is drawn above, on the same axis, so that what was saved is seen. The axis is the
-    used bytes of the segments' files, one after the other; an LSN within a segment is drawn in proportion to the LSNs
-    of the segment, and live keys as their share of it. The records up to the low watermark, and those that a claim
-    keeps, have a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their
-    own. Claims and cursors are flags at the record that they need first, and have done last. TypeError for anything but
+    earlier one of the same log: it is drawn above, on the same axis, to show the saved space. The axis is the used
+    bytes of the segments' files, one after the other; an LSN within a segment is drawn in proportion to the LSNs of the
+    segment, and live keys as their share of it. The records up to the low watermark, and those that a claim keeps, have
+    a colour of their own. `going` names segments that a trim would drop: they are drawn in a row of their own. Claims
+    and cursors are flags at the record that they need first, and have done last. TypeError for anything but
     inventories.
     """
     for given in (inventory, *([] if before is None else [before])):
@@ -100,7 +100,7 @@ def _panel(inventory: LogInventory, when: str, going: Collection[str] = ()) -> R
     for claim in inventory.claims:
         if claim.counts:
             at = place.begin(claim.needed_lsn)
-            words = f"claim {claim.name}: needs LSN {claim.needed_lsn:,} and what follows"
+            words = f"claim {claim.name}: needs LSN {claim.needed_lsn:,} and later ones"
             panel.add(f"claim {claim.name}", "held", _HELD, [Box(at, place.starts[-1] - at, words)])
             panel.marks.append(Mark(at, f"claim {claim.name}", words, FLAG))
     for cursor in inventory.cursors:

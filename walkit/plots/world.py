@@ -1,4 +1,4 @@
-"""One schedule of a seeded world: who was cut, crashed or stalled, and how far each was."""
+"""One schedule of a seeded world: cuts, crashes and stalls, and the LSN of each process."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def sockets_of_this_process() -> Sockets:
                 continue
             try:
                 connected.append((int(name[1]), str(found.getpeername()[0])))
-            except OSError:  # it has just gone: what it was is not known
+            except OSError:  # it has just gone: its kind is unknown
                 connected.append((int(name[1]), ""))
     ports = {port for _, port in listening}
     return Sockets(

@@ -45,7 +45,7 @@ class CellFace:
     def __init__(self, series: LiveSeries, window_s: float | None) -> None:
         self._window_s = window_s
         self._drawing = live_timeline(series, window_s=window_s)
-        self._drawing.layout.uirevision = "live"  # what the reader zoomed into stays
+        self._drawing.layout.uirevision = "live"  # the zoom stays
         self._drawing.layout.autosize = True
         self.widget = CellWidget(plotly_js=_plotly_js(), figure=self._drawing.to_json())
 
@@ -60,5 +60,5 @@ class CellFace:
         self.widget.figure = self._drawing.to_json()
 
     def mimebundle(self, **named: Any) -> Any:
-        """Return what a cell shows of it."""
+        """Return its view in a cell."""
         return self.widget._repr_mimebundle_(**named)

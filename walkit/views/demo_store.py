@@ -79,7 +79,7 @@ class Shelf:
         return os.path.join(self._folder, "store" if number == 1 else f"store-{number}")
 
     def _check(self) -> None:
-        """Assert what holds between two steps: nothing is kept of a store that is not open."""
+        """Assert the invariants between two steps: nothing is kept of a store that is not open."""
         with self._lock:
             assert self._path == self._path_of(self._number)
             is_open = self._store is not None
@@ -131,7 +131,7 @@ class Shelf:
         after: LogInventory,
         report: CheckpointReport | CompactionReport | TrimReport | None,
     ) -> None:
-        """Add what the log costs now to the history."""
+        """Add the log's current cost to the history."""
         if isinstance(report, CheckpointReport):
             self._upkeep_bytes += report.snapshot_bytes
         elif isinstance(report, CompactionReport):
@@ -183,7 +183,7 @@ class Shelf:
             return "The claim is released: it no longer keeps records."
         first = max((store.log.first_lsn + store.log.acked_lsn) // 2, store.log.first_lsn)
         self._hold = store.log.hold("auditor", first)
-        return f"The claim needs LSN {first:,} and what follows: no trim or compaction touches it."
+        return f"The claim needs LSN {first:,} and later ones: no trim or compaction touches them."
 
     @staticmethod
     def _cursor(store: Store) -> str:

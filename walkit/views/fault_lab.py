@@ -62,7 +62,7 @@ class FaultLab:
         """The log of the newest fault in files; they stay until the next one."""
 
     def _check(self) -> None:
-        """Assert what holds between two faults: the log that can be salvaged or healed is that of the newest one."""
+        """Assert the invariants between two faults: the log to salvage or heal is that of the newest one."""
         assert self._number >= 0
         if self._last is not None:
             assert self._last.parent == self._folder and self._last.is_dir()
@@ -94,7 +94,7 @@ class FaultLab:
         return doing[fault](self.begin(), job)
 
     def salvage(self, report: FaultReport, job: Job) -> FaultReport:
-        """Open a copy of the refused log with policy "salvage"; return the report with what that gave up."""
+        """Open a copy of the refused log with policy "salvage"; return the report with the losses."""
         log = self.refused_log(report)
         if log is None:
             refuse("policy", "salvage", "no refused log to salvage")
@@ -115,7 +115,7 @@ class FaultLab:
 
         job.step(1, 3, "copying the files")
         copy = _copied(log, "healed")
-        job.step(2, 3, "taking what is damaged from a peer")
+        job.step(2, 3, "taking damaged frames from a peer")
         peer = _peer_of(log)
         # The child synced its files without saying so; an opening notes how far they are durable, which is served.
         open_log(peer, options=OPTIONS).close()
@@ -230,7 +230,7 @@ class FaultLab:
         job.step(2, STEPS, "cutting the power")
         image = inner.crash(keep="random", seed=number)
         close_after_fault(log)
-        job.step(3, STEPS, "opening what is on the medium")
+        job.step(3, STEPS, "opening the log on the medium")
         outcome = opened(image, OPTIONS)
         found = image.crash_report
         torn = sum(fate.torn for fate in found.files) if found is not None else 0
@@ -272,7 +272,7 @@ class FaultLab:
             steps=(
                 f"{acked_lsn:,} records were acknowledged with durability sync.",
                 f"A synced write of {BUNDLE} records failed with EIO. The next append got {type(after).__name__}.",
-                "The process was killed and the log opened again; what it reads comes from the medium, not the cache.",
+                "The process was killed and the log opened again; its bytes come from the medium, not the cache.",
                 f"{survived:,} of the records whose outcome was unknown are there.",
             ),
             acked_lsn=acked_lsn,

@@ -95,7 +95,7 @@ class Refusal:
 
     @classmethod
     def of(cls, error: WalkitError) -> Refusal:
-        """Take an error apart; what it does not know is left out."""
+        """Take an error apart; unknown facts are left out."""
         data = {name: value for name, value in vars(error).items() if value is not None}
         return cls(
             name=type(error).__name__,
@@ -106,7 +106,7 @@ class Refusal:
 
 @dataclass(frozen=True, kw_only=True)
 class ByteRange:
-    """Bytes of a log that lie together, and what became of them."""
+    """A range of bytes of a log, and its fate."""
 
     fate: Fate
     size_bytes: int
@@ -126,7 +126,7 @@ class CutFrame:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """One opening: what it did, or why it refused."""
+    """One opening: its outcome, or why it refused."""
 
     policy: str
     recovery: RecoveryReport | None = None
@@ -175,11 +175,11 @@ class FaultReport:
         return 0 if self.recovery is None else max(self.acked_lsn - self.recovery.last_lsn, 0)
 
     def salvaged(self, outcome: Outcome) -> FaultReport:
-        """Return the report with what salvaging a copy gave."""
+        """Return the report with the salvage of a copy."""
         return replace(self, salvage=outcome)
 
     def healed(self, healing: HealReport, outcome: Outcome) -> FaultReport:
-        """Return the report with what healing a copy gave."""
+        """Return the report with the healing of a copy."""
         return replace(self, healing=healing, mended=outcome)
 
 

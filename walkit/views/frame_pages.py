@@ -236,7 +236,7 @@ def _view(frames: SegmentFrames, line: SegmentLine, item: Item) -> FrameView:
     records: tuple[Record, ...] = ()
     verdict, undecoded = "Intact: the checksums of header and body are right.", False
     if fault is not None:
-        verdict = f"Damaged: {fault.value}. The records below are what its columns still hold, unverified."
+        verdict = f"Damaged: {fault.value}. The records below come from its columns, unverified."
         rows, why = records_left(item, data)
         records = tuple(unverified(rows.slice(0, RECORDS_SHOWN_MAX)))
         verdict = verdict if records else f"Damaged: {fault.value}. {why}"

@@ -28,7 +28,7 @@ from walkit.views.workspace import Workspace, refuse_wrong_kind
 LOOK_S = 1.0
 """Least time between two looks at a log."""
 RESTS = 50
-"""The time between two looks is at least so many times what a look takes."""
+"""The time between two reads is at least this multiple of a read's time."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Given:
 
 
 def given(paths: Iterable[str]) -> tuple[Given, ...]:
-    """Return what the paths are, each once, in order: a folder is a log, a file a saved Run.
+    """Return the kind of each path, once, in order: a folder is a log, a file a saved Run.
 
     Each is opened once. FileNotFoundError (of a folder LogNotFoundError), NotALogError, FormatVersionError or
     CorruptionError if a path is neither; the errors of object storage; MissingExtraError without hdrhistogram.
@@ -77,7 +77,7 @@ def place_of(path: str) -> str:
 
 
 class ReaderSource:
-    """A log that another process may be writing, through what a reader sees of it."""
+    """A log that another process may be writing, through a reader."""
 
     def __init__(self, path: str) -> None:
         self._reader = LogReader(log_at(path))
@@ -130,7 +130,7 @@ class ReaderSource:
 
 
 class LogView(View):
-    """A log given by path: what becomes readable over time, and its segments. Used by one thread."""
+    """A log given by path: its readable part over time, and its segments. Used by one thread."""
 
     def __init__(self, path: str) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class LogView(View):
         self._layout = pn.Column(self.segments, self.live, sizing_mode="stretch_width")
 
     def refresh(self) -> bool:
-        """Show what is new."""
+        """Show new data."""
         self.live.refresh()
         now = (self.source.first_lsn, self.source.last_lsn)
         if now != self._shown:
@@ -192,7 +192,7 @@ class GivenPage(View):
         workspace.on_close(self.part.close)
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         if shown:
             self.part.refresh()
 

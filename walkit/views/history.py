@@ -200,7 +200,7 @@ def point_between(
 
 
 def points_of_run(run: Run) -> list[Point]:
-    """Return the timeline of a recorded Run as points, one per bucket, at its end; what it does not hold is nan."""
+    """Return the timeline of a recorded Run as points, one per bucket, at its end; values that it lacks are nan."""
     line = run.timeline
     ends = line.start_s + line.width_s
     columns = (ends, line.records_per_s, line.p50_us, line.p99_us, line.max_us)

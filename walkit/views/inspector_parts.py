@@ -113,7 +113,7 @@ class LogChooser(View):
 
 
 class FrameFace(View):
-    """One frame: what was checked, its records, its bytes, its named fields."""
+    """One frame: its checks, its records, its bytes, its named fields."""
 
     def __init__(self) -> None:
         super().__init__()

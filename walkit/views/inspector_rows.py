@@ -61,10 +61,10 @@ def _logs_below(root: Path) -> Iterator[LogPath]:
 
 
 def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
-    """Return the facts of a log as (name, value, what it means)."""
+    """Return the facts of a log as (name, value, meaning)."""
     manifest = outline.manifest
     states = {
-        "live": "a writer holds the log; what is on stable storage is shown",
+        "live": "a writer holds the log; the part on stable storage is shown",
         "closed": "its writer has closed it",
         "unclosed": "its writer ended without closing it, or writes to object storage; the next opening recovers",
     }
@@ -72,7 +72,7 @@ def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
     end = "unknown" if outline.end_position is None else f"{outline.end_position:,}"
     return [
         ("state", outline.state, states[outline.state]),
-        ("LSN", lsns, "what a reader sees now"),
+        ("LSN", lsns, "visible to a reader now"),
         ("end position", end, "end of the last frame that a reader sees"),
         (
             ("segments", f"{len(outline.segments):,}", "files that the manifest names")
@@ -146,7 +146,7 @@ def _frame_row(item: Item, on: bool) -> Row:
 
 
 def page_words(page: FramePage) -> str:
-    """Return what a page of frames shows, as a sentence."""
+    """Return a page of frames as a sentence."""
     if not page.items:
         return f"Segment {page.line.number} holds no frame that could be read."
     last = page.items[-1]
@@ -217,7 +217,7 @@ def hit_rows(search: KeySearch) -> list[Row]:
 
 
 def search_words(search: KeySearch) -> str:
-    """Return what a search for a key found, as sentences."""
+    """Return the result of a search for a key, as sentences."""
     key = bytes_words(search.key)
     said = f"{counted(len(search.hits), 'record')} with the key {key} from LSN {search.from_lsn:,} on"
     if search.next_lsn is None:

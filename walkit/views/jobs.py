@@ -1,4 +1,4 @@
-"""Long work off the page's thread: one job at a time, with progress, a way to cancel it, and what went wrong."""
+"""Long work off the page's thread: one job at a time, with progress, a way to cancel it, and its error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import TypeAlias
 from walkit.errors import WalkitError
 
 Apply: TypeAlias = Callable[[], None]
-"""Shows what was read; called by the page's thread."""
+"""Shows the read data; called by the page's thread."""
 
 
 class Looking:
@@ -46,14 +46,14 @@ class Looking:
         return "" if job is None or job.ended else f"{str(job)[:1].upper()}{str(job)[1:]}."
 
     def ask(self, title: str, read: Callable[[Job], Apply]) -> None:
-        """Read as soon as the worker is free; `read(job)` returns what shows it."""
+        """Read as soon as the worker is free; `read(job)` returns a function that shows it."""
         self._wanted, self.problem = (title, read), None
         if self._job is not None:
             self._job.cancel()
         self.take()
 
     def cancel(self) -> None:
-        """Give up what is being read."""
+        """Cancel the read under way."""
         self._wanted = None
         if self._job is not None:
             self._job.cancel()
@@ -85,7 +85,7 @@ class Looking:
         return new
 
     def _check(self) -> None:
-        """Assert what holds between two calls, on the page's thread."""
+        """Assert the invariants between two calls, on the page's thread."""
         assert self._job is not None or not self._found, (
             "a result belongs to no read, and would be shown later"
         )
@@ -172,7 +172,7 @@ class Jobs:
         return job
 
     def _check(self) -> None:
-        """Assert what holds between two steps, from any thread."""
+        """Assert the invariants between two steps, from any thread."""
         with self._lock:
             self._check_locked()
 

@@ -1,4 +1,4 @@
-"""The live view: what a source tells, as a sentence, a row of numbers and a figure. It renders, nothing else."""
+"""The live view: a source, as a sentence, a row of numbers and a figure. It renders, nothing else."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ HELP = {f.name: f"{f.metadata['help']} ({f.metadata['unit']})" for f in fields(L
 
 
 class LiveView(View):
-    """Shows a source. `refresh` takes what is new; nothing else changes the page. Used by one thread.
+    """Shows a source. `refresh` takes new data; nothing else changes the page. Used by one thread.
 
     With `in_cell` it is for a notebook's cell (see `walkit.views.cell`), else for a page of Panel.
     """
@@ -36,7 +36,7 @@ class LiveView(View):
         self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
         self.window_s = None if isinstance(source, RunSource) else WINDOW_S
         self._drawing = live_timeline(self.history.series(), window_s=self.window_s)
-        self._drawing.layout.uirevision = "live"  # what the reader zoomed into stays
+        self._drawing.layout.uirevision = "live"  # the zoom stays
         # Linked, each curve that is moved would be a message of its own, and a redraw.
         self.figure = figure_pane(self._drawing, link_figure=False)
         self._layout = pn.Column(self.status, self.numbers, self.figure, sizing_mode="stretch_width")

@@ -37,7 +37,7 @@ OVER = 1.1
 
 
 class LoadView(View):
-    """Shows what a session's writers do, by place. Used by one thread.
+    """Shows the work of a session's writers, by place. Used by one thread.
 
     `inspect(place, position)` is called with a frame that was clicked.
     """
@@ -160,7 +160,7 @@ def _took_ns(frames: Any) -> int:
 
 
 def nothing_yet() -> LoadSeries:
-    """Return a series without points: what is drawn before there is anything."""
+    """Return a series without points, to draw before there is any."""
     return History().load_series("", 0)
 
 

@@ -114,7 +114,7 @@ class LoadControls(View):
         return (model,) if where == "model" else (disk, model)
 
     def state(self) -> dict[str, str]:
-        """Return what is chosen, by names in the URL."""
+        """Return the choices, by names in the URL."""
         return {name: _text(widget.value) for name, widget in self.named.items()}
 
     def restore(self, state: Mapping[str, str]) -> None:

@@ -112,7 +112,7 @@ class EpochFile:
         )
 
     def read(self, offset: int, size: int) -> bytes:
-        """See StorageFile; what no bulk has is zeros."""
+        """See StorageFile; bytes that no bulk has are zeros."""
         first = self.line.start_position + offset - SEGMENT_HEADER_BYTES
         found = bytearray(max(min(size, self.line.end_position - first), 0))
         at, end = first, first + len(found)
@@ -139,7 +139,7 @@ class EpochFile:
         return [first, *(position for position in found if position > first)]
 
     def close(self) -> None:
-        """Give up what is read ahead."""
+        """Drop the data read ahead."""
         if self._ahead is not None:
             self._ahead.close()
 
@@ -282,7 +282,7 @@ def _sealed(record: SegmentRecord) -> SegmentLine:
 def _unsealed(
     storage: Storage, record: SegmentRecord, seen: ReaderView[LogView] | None, live: bool
 ) -> SegmentLine:
-    """Return what is known of a segment that may be in use: its header, and as far as it goes the reader's view."""
+    """Return the known facts of a segment that may be in use: its header, and as far as it goes the reader's view."""
     try:
         file = open_segment(storage, record)
         try:

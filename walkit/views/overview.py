@@ -33,7 +33,7 @@ class Point(NamedTuple):
 
 PERCENTILES = {"p50_us": 50.0, "p99_us": 99.0, "p999_us": 99.9}
 OF_FRAMES = ("write_us", "frame_records", "frame_bytes")
-"""Means over frames; what is left are means over time."""
+"""Means over frames; the others are means over time."""
 
 
 class Stretch(NamedTuple):

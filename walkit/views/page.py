@@ -43,8 +43,8 @@ PAGES = (
 def make_shell(*, root: str | os.PathLike[str] = ".", shown: Iterable[Given] = ()) -> Shell:
     """Return the dashboard with a session of its own.
 
-    What is `shown` was named by the person who starts the server: each has a page of its own, and the first of them is
-    shown first. Anything else that pages read by path lies below `root`.
+    The paths in `shown` come from the person who starts the server: each has a page of its own, and the first of them
+    is shown first. Anything else that pages read by path lies below `root`.
     """
     named = tuple(shown)
     logs = tuple(g.path if is_object_url(g.path) else Path(g.path) for g in named if g.kind == "log")
@@ -59,7 +59,7 @@ def make_shell(*, root: str | os.PathLike[str] = ".", shown: Iterable[Given] = (
 
 
 def app(paths: Iterable[str] = ()) -> pn.Template:
-    """Return the dashboard as a page of its own, for the session that is being served; it opens on what `paths` name.
+    """Return the dashboard as a page of its own, for the session that is being served; it opens on `paths`.
 
     A path is the folder of a log, which is only read, or the file of a saved Run; see `given` for its errors. Beyond
     this machine the dashboard is shown to those who gave a password; others see a page that says how.

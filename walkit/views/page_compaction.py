@@ -39,7 +39,7 @@ class CompactionView(ReportView):
         self.text.object = f"<p><b>{escape(report.words)}</b></p>"
         going = [segment.name for segment in report.preview.segments]
         drawing = upkeep(report.after, before=report.before, going=going)
-        # Its folder is the session's own, and says nothing to who looks at it.
+        # Its folder is the session's own, and means nothing to a viewer.
         title = drawing.layout.title.text
         drawing.layout.title.text = title.replace(escape(short_name(report.after.location)), "The store", 1)
         self._draw(drawing)
@@ -51,7 +51,7 @@ class CompactionView(ReportView):
 
 
 def preview_html(report: StepReport) -> str:
-    """Return what a trim would do now, and what limits it."""
+    """Return the effect of a trim now, and its limit."""
     found = report.preview
     limit = {
         "": "Nothing limits it: all that is acknowledged would go.",
@@ -122,7 +122,7 @@ class CompactionPage(View):
         self.new_log = Button(label="New log")
         words = (
             "A store of its own, with small segments. A claim keeps every record from its LSN on; a cursor is saved "
-            "progress and keeps nothing back. Write a few times, then see what each step leaves."
+            "progress and keeps nothing back. Write a few times, then see the effect of each step."
         )
         self._layout = pn.Column(
             pn.pane.HTML(f"<p>{words}</p>", sizing_mode="stretch_width"),
@@ -145,7 +145,7 @@ class CompactionPage(View):
         self.refresh()
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         if not shown:
             return
         self.status.object = sentence_html(self.session.status(), problem=self.session.jobs.problem)

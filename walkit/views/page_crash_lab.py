@@ -1,4 +1,4 @@
-"""The Crash lab page: what a power cut may leave of a scenario, and whether walkit keeps its word in each state."""
+"""The Crash lab page: the states that a power cut may leave of a scenario, and walkit's recovery of each."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ SCROLLED = "overflow-x:auto;max-width:100%"
 
 
 class CrashLabPage(View):
-    """Pick a scenario, a profile and a bug, explore, and see what was found."""
+    """Pick a scenario, a profile and a bug, explore, and see the results."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
         super().__init__()
@@ -139,7 +139,7 @@ class CrashLabPage(View):
         self.about.object = join(tag("p", tag("b", f"{name}: "), f"{text}.") for name, text in rows)
 
     def wish(self) -> ExploreWish:
-        """Return what the controls say; an emptied field means its default."""
+        """Return the controls' values; an emptied field means its default."""
         usual = ExploreWish()
         return ExploreWish(
             scenario=self.scenario.value,
@@ -154,7 +154,7 @@ class CrashLabPage(View):
         self.refresh()
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         if not shown:
             return
         job, problem = self.lab.jobs.current, self.lab.jobs.problem
@@ -167,7 +167,7 @@ class CrashLabPage(View):
         self.found.tell(self.lab.explored)
 
     def state(self) -> dict[str, str]:
-        """Return what is chosen."""
+        """Return the choices."""
         wish = self.wish()
         return {
             "scenario": wish.scenario,
@@ -198,14 +198,14 @@ class CrashLabPage(View):
 
 
 class CrashView(ReportView):
-    """Shows what was explored last. Used by one thread."""
+    """Shows the last exploration. Used by one thread."""
 
     def __init__(self) -> None:
         self.violations = pn.pane.HTML("", sizing_mode="stretch_width")
         super().__init__("Nothing has been explored yet.", self.violations)
 
     def tell(self, explored: Explored | None) -> None:
-        """Show what was found, unless it is shown already."""
+        """Show the results, unless they are shown already."""
         if explored is None or not self._is_new(explored):
             return
         self.text.object = verdict_html(explored)
@@ -215,7 +215,7 @@ class CrashView(ReportView):
 
 
 def verdict_html(explored: Explored) -> str:
-    """Return what was found in a sentence, and the numbers that it rests on."""
+    """Return the result in a sentence, and the numbers behind it."""
     found = explored.exploration
     judged = counted(found.distinct, "distinct state")
     broken = f"{found.broken:,} of {judged} {'breaks' if found.broken == 1 else 'break'} a rule"
@@ -265,7 +265,7 @@ def _covered_html(found: Exploration) -> Markup:
 
 
 def violations_html(violations: tuple[FoundViolation, ...]) -> str:
-    """Return each violation that was kept: the rule, what was lost, and the code that makes it again."""
+    """Return each violation that was kept: the rule, the losses, and the code that makes it again."""
     if not violations:
         return ""
     first, *others = violations

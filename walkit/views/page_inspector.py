@@ -161,7 +161,7 @@ class InspectorPage(View):
             self.chooser, self.status, self.bar, self.body, sizing_mode="stretch_width", margin=0
         )
 
-    # -- what a person asks for
+    # -- requests
 
     def open(self, position: int | None = None) -> None:
         """Look at the log that is chosen, and at the frame around a position."""
@@ -304,10 +304,10 @@ class InspectorPage(View):
         if self._verifying is not None:
             self._verifying.cancel()
 
-    # -- what is shown
+    # -- views
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         self.chooser.refresh()
         self.looking.take()
         verifying = self._verifying

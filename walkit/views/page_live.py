@@ -109,7 +109,7 @@ class LivePage(View):
         self._go("inspector", {"log": "scratch", "position": str(position)})
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         self.live.refresh(shown)
         if not shown:
             return

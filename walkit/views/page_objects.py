@@ -107,7 +107,7 @@ class ObjectsPage(View):
             self._job.cancel()
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         job = self._job
         if job is not None and job.ended:
             self._job, self._problem = None, job.problem
@@ -121,7 +121,7 @@ class ObjectsPage(View):
             self.model.disabled = self.real.disabled = self.session.busy
 
     def state(self) -> dict[str, str]:
-        """Return what is chosen."""
+        """Return the choices."""
         return {name: str(widget.value) for name, widget in self.named.items()}
 
     def restore(self, state: Mapping[str, str]) -> None:

@@ -125,7 +125,7 @@ class SweepView(View):
         )
 
     def tell(self, sweep: RecoverySweep | None) -> None:
-        """Show what was measured last, unless it is shown already."""
+        """Show the newest measurement, unless it is shown already."""
         if sweep is None or sweep is self._sweep:
             return
         self._sweep = sweep
@@ -209,7 +209,7 @@ def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup
 
 
 def strip_html(outcome: Outcome) -> str:
-    """Return a bar of the log's bytes by what became of them, and their sums below it."""
+    """Return a bar of the log's bytes by their fate, and the sums below it."""
     sums = {fate: sum(r.size_bytes for r in outcome.strip if r.fate == fate) for fate in FATES}
     known = {fate: size for fate, size in sums.items() if size}
     if not known:
@@ -275,11 +275,11 @@ def decisions_html(outcome: Outcome) -> str:
     shown = tag("table", tag("tr", *columns), *lines, style="font-size:0.85em")
     policy = f"The decision table (walkit.recovery_table()), with policy {outcome.policy}; ▶ marks rows that applied."
     box = _scrolled(shown, "decision table", "decisions")
-    return tag("section", tag("h2", "What was decided"), *said, tag("p", policy), box)
+    return tag("section", tag("h2", "Decisions"), *said, tag("p", policy), box)
 
 
 def cuts_html(recovery: RecoveryReport) -> str:
-    """Return what was cut and why, or that nothing was."""
+    """Return the cuts and their reasons, or that nothing was cut."""
     if not recovery.cuts:
         return tag("p", "Nothing was cut: the log ended with a whole frame.")
     rows = (
@@ -300,11 +300,11 @@ def cuts_html(recovery: RecoveryReport) -> str:
         "Nothing promised these bytes: no later frame, no seal, and not the durable slot. They were "
         "acknowledged to no writer, and do not belong to the log."
     )
-    return _scrolled(shown, "what was cut", "cuts") + tag("p", words)
+    return _scrolled(shown, "cuts", "cuts") + tag("p", words)
 
 
 def salvage_html(outcome: Outcome) -> str:
-    """Return what opening a copy with policy "salvage" gave up."""
+    """Return the losses of opening a copy with policy "salvage"."""
     recovery = outcome.recovery
     if recovery is None:
         return ""
@@ -323,13 +323,13 @@ def salvage_html(outcome: Outcome) -> str:
         "section",
         tag("h2", "Salvage"),
         tag("p", words),
-        _scrolled(shown, "what was given up", "given-up"),
+        _scrolled(shown, "records given up", "given-up"),
         Markup(strip_html(outcome)),
     )
 
 
 def healing_html(report: FaultReport) -> str:
-    """Return what a copy took from a peer, and how it opened then."""
+    """Return the frames that a copy took from a peer, and its opening after that."""
     healing, outcome = report.healing, report.mended
     if healing is None or outcome is None:
         return ""
@@ -345,7 +345,7 @@ def healing_html(report: FaultReport) -> str:
     fetched = sum(s.bytes_fetched for s in healing.segments)
     words = (
         f"A copy of the refused log took {counted(fetched, 'byte')} of frames from a peer: a copy of the log that was "
-        "made before the damage, and is served to it by gRPC. Each frame fits what the manifest seals by chain, "
+        "made before the damage, and is served to it by gRPC. Each frame fits the manifest's seals by chain, "
         "checksum, LSN and position."
     )
     last = (
@@ -358,7 +358,7 @@ def healing_html(report: FaultReport) -> str:
         "section",
         tag("h2", "Healed from a peer"),
         tag("p", words + last),
-        _scrolled(shown, "what was taken from a peer", "healed"),
+        _scrolled(shown, "frames from a peer", "healed"),
         Markup(strip_html(outcome)),
     )
 
@@ -413,7 +413,7 @@ SWEEP_WORDS = (
 
 
 class RecoveryPage(View):
-    """Pick a fault, do it, see what recovery makes of the log; measure recovery times."""
+    """Pick a fault, do it, see the recovery of the log; measure recovery times."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
         super().__init__()
@@ -463,7 +463,7 @@ class RecoveryPage(View):
         self.refresh()
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         if not shown:
             return
         session = self.session

@@ -57,16 +57,16 @@ class ReplicationView(View):
                 (self.states, state_lanes(picture.bars, span_s=span_s)),
                 (self.sent, sent_by_codec(picture.traffic)),
             ):
-                drawing.layout.uirevision = "replication"  # what the reader zoomed into stays
+                drawing.layout.uirevision = "replication"  # the zoom stays
                 pane.object = drawing
         for pane in (self.lag, self.states, self.sent):
             pane.visible = drawn
 
 
 def members_html(members: tuple[Member, ...]) -> str:
-    """Return the processes as a table; what is not known is said so."""
+    """Return the processes as a table; unknown values are marked."""
     if not members:
-        return Markup("")  # the page says that nothing runs, and what to press
+        return Markup("")  # the page shows that nothing runs, and the button to press
     rows = []
     for one in members:
         primary = not one.link
@@ -127,7 +127,7 @@ RESTING = "The log has its size: nothing more is appended."
 ABOUT = (
     "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. Each replica "
     "reaches its primary by a link, which can be cut, or slowed down to 64 KiB a second. The lag is the primary's "
-    "durable end against what the replica has acknowledged; without contact it is unknown. "
+    "durable end against the replica's acknowledged one; without contact it is unknown. "
     "A delta reader shares the primary's folder and polls it over a link; if that is cut, it reads the log alone. "
     "The LSN reached is durable at a primary and at a replica, and applied at a delta reader."
 )
@@ -208,7 +208,7 @@ class ReplicationPage(View):
         self.refresh()
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new; the figures at most once a second."""
+        """Show new data; the figures at most once per second."""
         if not shown:
             return
         lab, now = self.lab, monotonic()
@@ -239,7 +239,7 @@ class ReplicationPage(View):
         self.status.object = words
 
     def state(self) -> dict[str, str]:
-        """Return what is chosen."""
+        """Return the choices."""
         return {"rate": str(self.rate.value), "codec": self.codec.value or "none", "unit": self.unit.value}
 
     def restore(self, state: Mapping[str, str]) -> None:

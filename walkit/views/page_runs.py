@@ -53,7 +53,7 @@ td, th { padding: 2px 14px 2px 2px; } th { color: var(--soft); text-align: left;
 
 
 class ComparisonFace(View):
-    """Two Runs: their latency distributions, the ratio with its interval, what differs, and files to take away."""
+    """Two Runs: their latency distributions, the ratio with its interval, the differences, and files to download."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -204,7 +204,7 @@ class RunsPage(View):
         """All Runs of the table: of writers of the Live page, of this page, of the folder."""
         return (*self.session.runs, *self.measured, *self.read)
 
-    # -- what a person asks for
+    # -- requests
 
     def _measure(self) -> None:
         try:
@@ -270,7 +270,7 @@ class RunsPage(View):
         self.refresh()
 
     def _from(self, path: Path, text: str, job: Job) -> Apply:
-        """Return what shows the Runs of a folder, or the one of a file."""
+        """Return a function that shows the Runs of a folder, or the one of a file."""
         found = (
             read_folder(path, job, origin=text)
             if path.is_dir()
@@ -322,10 +322,10 @@ class RunsPage(View):
 
         self.looking.ask("comparing", read)
 
-    # -- what is shown
+    # -- views
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         self.looking.take()
         job = self._job
         if job is not None and job.ended:

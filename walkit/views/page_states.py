@@ -56,7 +56,7 @@ input { display: block; width: 100%; margin: 0.2em 0; box-sizing: border-box; ac
 class LsnSlider(JSComponent):
     """A whole number from 0 to `end`; calls `moved()` when a person has moved it. Used by one thread."""
 
-    words = param.String(default="", doc="what is chosen")
+    words = param.String(default="", doc="the choice")
     value = param.Integer(default=0, doc="the LSN that is chosen")
     end = param.Integer(default=1, doc="the last LSN that can be chosen")
     _esm = files("walkit.views").joinpath("lsn_slider.js").read_text(encoding="utf-8")
@@ -111,7 +111,7 @@ class KeyHistory(View):
         )
 
     def tell(self, logs: Sequence[tuple[str, Outline]]) -> None:
-        """Search these logs, by name, from now on; what was found before is forgotten."""
+        """Search these logs, by name, from now on; earlier results are dropped."""
         self._logs = logs
         self._take([])
 
@@ -178,7 +178,7 @@ Places = tuple[Mapping[int, RecordPlace], Mapping[int, RecordPlace]]
 
 
 def counts_of(compared: Compared) -> list[tuple[str, str, str]]:
-    """Return the counts of a comparison as (name, value, what it means)."""
+    """Return the counts of a comparison as (name, value, meaning)."""
     counts = compared.counts
     return [
         ("Inserted", f"{counts.inserted:,}", "keys that only the right state has"),
@@ -189,7 +189,7 @@ def counts_of(compared: Compared) -> list[tuple[str, str, str]]:
 
 
 def compared_words(compared: Compared) -> str:
-    """Return what was compared, and how many rows of it are kept."""
+    """Return the compared states, and how many rows are kept."""
     left, right = compared.left, compared.right
     where = "" if left.path == right.path else " of the second log"
     said = f"From the state at LSN {left.lsn:,} to the one at LSN {right.lsn:,}{where}: "
@@ -396,7 +396,7 @@ class StatesPage(View):
             **wide,
         )
 
-    # -- what a person asks for
+    # -- requests
 
     def open(self) -> None:
         """Open the chosen log, and the second one if it is named."""
@@ -518,10 +518,10 @@ class StatesPage(View):
             shown = self._root.show(path) if log == "right" else self.chooser.text
             self._go("inspector", {"log": shown, "position": str(position)})
 
-    # -- what is shown
+    # -- views
 
     def refresh(self, shown: bool = True) -> None:
-        """Show what is new."""
+        """Show new data."""
         self.chooser.refresh()
         self.looking.take()
         comparing = self._comparing

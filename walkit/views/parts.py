@@ -54,14 +54,14 @@ TABLE_CSS = """
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0 0 0.8em; }
 td, th { padding: 1px 14px 1px 2px; }
 """
-"""Columns of a table have room between them, and what follows it is clear of it."""
+"""Columns of a table have room between them, and the next element is clear of it."""
 RED = "var(--bad, #d9534f)"
 """The colour of problems; on a page of the dashboard that of its theme."""
 logger = logging.getLogger("walkit")
 
 
 class Refreshing(Protocol):
-    """What `tick` keeps moving."""
+    """A view that `tick` refreshes."""
 
     def refresh(self) -> bool:
         """Show the new data; False if nothing more will come."""
@@ -79,7 +79,7 @@ class View(pn.viewable.Viewer):
         super().__init__()  # type: ignore[no-untyped-call]
 
     def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
+        """Return the shown parts."""
         return self._layout
 
 
@@ -181,7 +181,7 @@ def html_pane(html: str = "") -> pn.pane.HTML:
 
 
 class ReportView(View):
-    """Shows the newest report that it is given: a text, a figure, and below them what else. Used by one thread."""
+    """Shows the newest report that it is given: a text, a figure, and other parts below them. Used by one thread."""
 
     def __init__(self, nothing_yet: str, *more: pn.viewable.Viewable) -> None:
         super().__init__()
@@ -205,7 +205,7 @@ class ReportView(View):
 def ready() -> None:
     """Set Panel up for the place where this runs, a notebook or a served session. Anywhere else it changes nothing.
 
-    `inline`: what the browser needs comes from here and from no CDN, so that nothing is blank without a network.
+    `inline`: the browser's files come from here and from no CDN, so nothing is blank without a network.
     """
     pn.extension("plotly", inline=True)
     document = served_document()
@@ -249,7 +249,7 @@ def tick(view: Refreshing) -> None:
 
     In a served session on its event loop; it ends with the session. In a notebook on a thread, because the kernel's
     event loop stands still while a cell runs, which is when there is something to see. Elsewhere nothing happens:
-    what made the view calls `refresh`.
+    the maker of the view calls `refresh`.
     """
     if served_document() is not None:
         pn.state.add_periodic_callback(lambda: _refresh(view), period=SERVED_MS)
@@ -278,7 +278,7 @@ def _keep_refreshing(known: weakref.ref[Refreshing]) -> None:
 def soon(refresh: Callable[[], None]) -> Callable[[], None]:
     """Return a function for any thread that calls `refresh` soon on the thread of the session that is being served.
 
-    Elsewhere it does nothing: what made the view refreshes it.
+    Elsewhere it does nothing: the maker of the view refreshes it.
     """
     document = served_document()
 
@@ -302,7 +302,7 @@ def sentence_html(text: str, *, warnings: Iterable[str] = (), problem: str | Non
 
 
 def numbers_html(numbers: Iterable[tuple[str, str, str]]) -> str:
-    """Return (name, value, what it means) as a row of large numbers; the meaning shows on hovering."""
+    """Return (name, value, meaning) as a row of large numbers; the meaning shows on hovering."""
     cells = [
         tag(
             "div",

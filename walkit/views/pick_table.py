@@ -19,7 +19,7 @@ Tone = Literal["", "warn", "bad"]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One row: what it is called in `on_pick`, its cells as text, and whether it is chosen."""
+    """One row: its name in `on_pick`, its cells as text, and whether it is chosen."""
 
     id: str
     """Unique in the table; "" for a row that cannot be chosen."""
@@ -33,7 +33,7 @@ class Row:
 class PickTable(JSComponent):
     """Shows rows, and calls `on_pick(id, on)` where a person chooses one. Used by one thread."""
 
-    shown = param.Dict(default={}, doc="what is drawn, as JSON has it")
+    shown = param.Dict(default={}, doc="the drawn rows, as in JSON")
     _esm = files("walkit.views").joinpath("pick_table.js").read_text(encoding="utf-8")
     _stylesheets = [files("walkit.views").joinpath("pick_table.css").read_text(encoding="utf-8")]
 

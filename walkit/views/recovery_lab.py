@@ -129,7 +129,7 @@ class RecoveryLab:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two jobs, on their thread: reports are in order, and few are kept."""
+        """Assert the invariants between two jobs, on their thread: reports are in order, and few are kept."""
         numbers = [report.number for report in self.reports]
         assert len(numbers) <= REPORTS_MAX and numbers == sorted(set(numbers))
         opened = [report for report in self.reports if report.outcome.refusal is None]
