@@ -19,10 +19,10 @@ def shell() -> Iterator[Any]:
     """A shell of its own in this process, with the extension loaded."""
     from IPython.core.interactiveshell import InteractiveShell
 
-    made = InteractiveShell()
+    made = InteractiveShell()  # type: ignore[no-untyped-call]
     made.run_line_magic("load_ext", "walkit")
     yield made
-    made.reset(new_session=False)
+    made.reset(new_session=False)  # type: ignore[no-untyped-call]
 
 
 def test_a_command_runs_as_a_line(shell: Any, tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
