@@ -355,8 +355,8 @@ class Store(MappingApi):
         Durable on return; writers continue meanwhile. The log keeps records that a claim needs, and its newest segment,
         whose records below the low watermark can no longer be read. `state_at` reaches back to the oldest snapshot that
         stays. A claim keeps its records, and the snapshot at the LSN before them if there is one. With `trim=False`
-        nothing of the log is dropped. Of the older snapshots from which the log continues, the newest stays, those at
-        the LSN before a claim, and the first one after the oldest claim.
+        nothing of the log is dropped. Three kinds of older snapshots from which the log continues stay: the newest,
+        those at the LSN before a claim, and the first one after the oldest claim.
 
         SnapshotError names the stage that failed; StorageError, LogClosedError. The next checkpoint
         does the rest; the store continues as before.
