@@ -92,7 +92,7 @@ def execute(notebook: Any, folder: Path) -> None:
 
 
 def beside(path: Path, folder: Path) -> Path:
-    """Return a copy below `folder` of the place of a notebook: what it looks for beside itself is there."""
+    """Return a copy below `folder` of the place of a notebook: with the files that it needs beside it."""
     place = folder / path.stem
     place.mkdir()
     for file in (found for pattern in BESIDE for found in path.parent.glob(pattern)):

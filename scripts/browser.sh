@@ -1,6 +1,6 @@
 #!/bin/sh
 # Makes sure that there is a browser for the tests of the dashboard and for its screenshots: Debian's chromium, as root.
-# Where it cannot be had this says so and goes on: the tests that need one skip with a sentence, and in CI they fail.
+# If it cannot be had this reports it and continues: the tests that need one skip with a sentence, and in CI they fail.
 set -eu
 
 say() { printf 'browser: %s\n' "$*" >&2; }

@@ -67,7 +67,7 @@ def copied(work: Path) -> Path:
 def explored(
     tree: Path, wish: dict[str, Any], silent_s: float = SILENT_S, cap_s: float = CAP_S
 ) -> dict[str, Any]:
-    """Explore in a child process on the package of a copy; return what it says last, or why it says no more."""
+    """Explore in a child process on the package of a copy; return its last line, or why it ended."""
     # Without bytecode: a mutant of the same size, made in the same second, would run as the file before it.
     environment = os.environ | {"PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tree)}
     command = [sys.executable, "-m", "scripts.crash_score", "explore", json.dumps(wish)]
@@ -221,7 +221,7 @@ def reach(tree: Path, sites: list[Site], budget: int) -> dict[str, list[str]]:
 
 
 def hunt(tree: Path, site: Site, scenarios: list[str], budget: int, **limits: float) -> dict[str, Any]:
-    """Explore a mutant in the scenarios that reach it; return what came of it."""
+    """Explore a mutant in the scenarios that reach it; return the outcome."""
     if not scenarios:
         return {"found": None, "why": "no scenario reaches it", "seconds": 0}
     original, path = ROOT / site.file, tree / site.file
@@ -236,7 +236,7 @@ def hunt(tree: Path, site: Site, scenarios: list[str], budget: int, **limits: fl
 
 
 def revision() -> str:
-    """Return the git tree of walkit/, marked if it has changes: what a result rests on, whatever else is committed."""
+    """Return the git tree of walkit/, marked if it has changes: the basis of a result, whatever else is committed."""
     git = ["git", "-C", str(ROOT)]
     wanted = (["rev-parse", "--short=12", "HEAD:walkit"], ["status", "--porcelain", "walkit"])
     tree, changes = (
@@ -317,7 +317,7 @@ def table(drawn: list[Site], passed: list[Site], results: dict[str, dict[str, An
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -330,7 +330,7 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=ROOT / "build" / "crash-score", help="for the copy and the results"
     )
-    parser.add_argument("--first", type=Path, help="earlier results: what they found is not hunted again")
+    parser.add_argument("--first", type=Path, help="earlier results: their finds are not hunted again")
     parser.add_argument("--budget", type=int, default=BUDGET, help="states of each scenario")
     given = parser.parse_args()
     if given.what == "explore":

@@ -118,7 +118,7 @@ class SegmentMaker:
         self.parts[0] = self.header.encode()
 
     def sealed(self) -> SegmentRecord:
-        """Return what the manifest says of the segment once it is sealed."""
+        """Return the manifest's record of the sealed segment."""
         return SegmentRecord(
             number=self.header.number,
             state=SegmentState.SEALED,

@@ -73,7 +73,7 @@ def notes_of(target: Path) -> Path:
 def pytest(
     target: Path, arguments: Iterable[str], limit_s: float | None = None, **variables: str
 ) -> str | None:
-    """Run pytest in a tree, and end what it leaves behind; return None, or what kept it from ending by itself."""
+    """Run pytest in a tree, and end its leftovers; return None, or why it did not end by itself."""
     command = [
         ".venv/bin/python",
         "-m",
@@ -105,7 +105,7 @@ def pytest(
 
 
 def notes(target: Path) -> list[dict[str, Any]]:
-    """Return what the processes of a tree have noted."""
+    """Return the notes of a tree's processes."""
     path = notes_of(target)
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
@@ -113,7 +113,7 @@ def notes(target: Path) -> list[dict[str, Any]]:
 def attributed(noted: list[dict[str, Any]], count: int) -> list[list[str]]:
     """Return the tests that reach each of the sites.
 
-    What is reached while a fixture is made or ended counts for all tests of the file. A process that outlives the test
+    Lines reached while a fixture is made or ended count for all tests of the file. A process that outlives the test
     that has started it (a server, a worker of Spark) reaches for any test that runs at that moment.
     """
     spans = {n["ended"]: (n["began"], n["at"]) for n in noted if "ended" in n}
@@ -174,7 +174,7 @@ def queue(mutant: Site, reached: Iterable[str], tests: list[str], seconds: dict[
 
 
 def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str | None) -> dict[str, Any]:
-    """Run a mutant's tests until one fails, fails again, and passes without it; return what came of it."""
+    """Run a mutant's tests until one fails, fails again, and passes without it; return the outcome."""
     path, selection = target / mutant.file, target.with_name(f"{target.name}.selected")
     original = path.read_bytes()
     mutated = mutant.mutated(original)
@@ -268,7 +268,7 @@ def table(mutants: list[Site], results: list[dict[str, dict[str, Any]]]) -> Iter
 
 
 def main() -> None:
-    """Do what the command line asks for."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -27,7 +27,7 @@ TRIES = 5
 
 
 def take(seen: Seen, name: str) -> None:
-    """Save what the window shows."""
+    """Save a picture of the window."""
     path = FOLDER / f"{name}.png"
     seen.page.screenshot(path=path)
     print(f"{path.relative_to(ROOT)}: {path.stat().st_size / 1000:.0f} kB")

@@ -130,7 +130,7 @@ def spent() -> tuple[float, float, float]:
 
 
 def timed(ask: Callable[[], DataFrame]) -> tuple[Cost, Any]:
-    """Return what it costs to ask once, and the answer."""
+    """Return the cost of one query, and its answer."""
     before, began = spent(), time.perf_counter()
     answer = tuple(ask().collect()[0])
     seconds = time.perf_counter() - began

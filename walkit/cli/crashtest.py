@@ -26,7 +26,7 @@ def add_crashtest(commands: Any) -> None:
     parser = add_command(
         commands,
         "crashtest",
-        "cut the power at each moment and judge the states that it may leave",
+        "cut the power at each moment and judge the states left",
         ": a scenario is run, and each state that a cut leaves is recovered and judged by rules. Everything is in "
         "memory, on a model of the page cache. Exit "
         "code 1 if a state breaks a rule: it is printed as small as it can be made, with the code that makes it "

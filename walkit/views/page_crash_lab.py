@@ -215,7 +215,7 @@ class CrashView(ReportView):
 
 
 def verdict_html(explored: Explored) -> str:
-    """Return the result in a sentence, and the numbers behind it."""
+    """Return the result in a sentence, and its numbers."""
     found = explored.exploration
     judged = counted(found.distinct, "distinct state")
     broken = f"{found.broken:,} of {judged} {'breaks' if found.broken == 1 else 'break'} a rule"

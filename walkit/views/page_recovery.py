@@ -142,7 +142,7 @@ class SweepView(View):
 
 
 def verdict_html(report: FaultReport) -> str:
-    """Return the fault, its outcome, and the numbers behind both."""
+    """Return the fault, its outcome, and their numbers."""
     done = tag("p", tag("b", f"{FAULTS[report.fault].label}: "), f"{report.place}. ", " ".join(report.steps))
     failed = Markup() if report.failure is None else refusal_html("The writer got", report.failure)
     parts = [done, failed]

@@ -72,7 +72,7 @@ class ReplicaHistory:
             self._check_locked()
 
     def _check(self) -> None:
-        """Assert what holds between two steps: at most the last state lasts, and none of a life before does."""
+        """Assert the invariants between two steps: at most the last state lasts, and none of a life before does."""
         with self._lock:
             self._check_locked()
 

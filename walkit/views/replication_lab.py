@@ -88,7 +88,7 @@ class _Seat:
 
 
 class _Belongings:
-    """A folder, processes and links: what must not outlive a session. Safe from any thread."""
+    """A folder, processes and links, which must not outlive a session. Safe from any thread."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="walkit-replication-")
@@ -107,7 +107,7 @@ class _Belongings:
                 shutil.rmtree(os.path.join(self.folder, name), ignore_errors=True)
 
     def remove(self) -> None:
-        """End everything, for good; as often as one likes."""
+        """End everything. Ending again does nothing."""
         with self.lock:
             self.gone = True
             self.clear()
@@ -127,7 +127,7 @@ class ReplicationLab:
         self._zero_s = 0.0
         self._finalizer = weakref.finalize(self, self._belongings.remove)
 
-    # -- what can be asked for
+    # -- requests
 
     @property
     def running(self) -> bool:
@@ -175,7 +175,7 @@ class ReplicationLab:
         """Stop all processes: each closes its log; then remove the files."""
         self.jobs.start("stopping the processes", lambda _: self._stop())
 
-    # -- what the worker thread does
+    # -- the worker thread
 
     @contextmanager
     def _seat(self, name: str) -> Iterator[_Seat]:
@@ -236,7 +236,7 @@ class ReplicationLab:
             self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two jobs: who is there, by which link, and that what has ended has no process."""
+        """Assert the invariants between two jobs: members and links fit, and an ended member has no process."""
         with self._belongings.lock:
             seats = self._belongings.seats
             for name, seat in seats.items():
@@ -305,10 +305,10 @@ class ReplicationLab:
                     child.stop(STOP_S)
             self._belongings.clear()
 
-    # -- what is shown
+    # -- views
 
     def status(self) -> str:
-        """Return what the processes do, as a sentence."""
+        """Return the processes' activity, as a sentence."""
         job = self.jobs.current
         if job is not None:
             words = str(job)
@@ -323,7 +323,7 @@ class ReplicationLab:
         )
 
     def picture(self) -> Picture:
-        """Return what is known now. Never waits for a process."""
+        """Return the current state. Never waits for a process."""
         seats = list(self._belongings.seats.values())
         now = time.time()
         since = now - WINDOW_S
@@ -383,7 +383,7 @@ class ReplicationLab:
 
 
 def _traffic(seats: list[_Seat]) -> dict[str, TrafficStatistics]:
-    """Return what the newest process of each member has sent or taken in, by name."""
+    """Return the bytes that the newest process of each member has sent or received, by name."""
     found = {}
     for seat in seats:
         said = None if seat.child is None else seat.child.newest

@@ -194,7 +194,7 @@ def _time(us: float | None) -> str:
 
 
 def banner_of(found: Comparison) -> list[str]:
-    """Return what makes the comparison mean less, worst first."""
+    """Return the caveats of the comparison, worst first."""
     said = [f"{run.name}: {text}" for run in found.runs for text in run.warnings]
     machines = {str(run.machine) for run in found.runs}
     if len(machines) > 1:
@@ -202,7 +202,7 @@ def banner_of(found: Comparison) -> list[str]:
     if found.number == 1:
         said.append("n = 1: the difference may be chance; repeat them before you believe it")
     elif not found.paired:
-        said.append("the rounds were not interleaved: what else the machine did may be in the ratio")
+        said.append("the rounds were not interleaved: other load of the machine may be in the ratio")
     return list(dict.fromkeys(said))
 
 
@@ -235,7 +235,7 @@ def ratios_drawn(found: Comparison) -> Figure:
 
 
 def differences_html(found: Comparison) -> Markup:
-    """Return the difference of the settings as a table; what only one Run has recorded is folded away below it."""
+    """Return the difference of the settings as a table; settings that only one Run has are folded away below it."""
     if not found.differences:
         return tag("p", "All settings are equal.")
     both = [row for row in found.differences if row[1] and row[2]]

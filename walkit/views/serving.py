@@ -35,7 +35,7 @@ def serve(
     decide who may come in and from which pages: every process that can open it is served. `ready` is called once with
     the address, when the server listens. Each browser window has a session of its own; all are closed at the end.
 
-    Raises what `given` raises, before anything is served, and StorageError if the port or the path is taken.
+    Raises the errors of `given`, before anything is served, and StorageError if the port or the path is taken.
     """
     chosen = tuple(what.path for what in given(paths))
     if socket is None:

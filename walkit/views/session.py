@@ -40,7 +40,7 @@ LIVE = "Live page"
 
 
 class _Belongings:
-    """A folder, the child and the store that write in it: what must not outlive a session. Safe from any thread."""
+    """A folder, the child and the store that write in it, which must not outlive a session. Safe from any thread."""
 
     def __init__(self) -> None:
         self.folder = tempfile.mkdtemp(prefix="walkit-dashboard-")
@@ -104,7 +104,7 @@ class Session:
         self._events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self._finalizer = weakref.finalize(self, self._belongings.remove)
 
-    # -- what can be asked for
+    # -- requests
 
     @property
     def busy(self) -> bool:
@@ -161,7 +161,7 @@ class Session:
         """Say why something was not even tried."""
         self.jobs.refuse(problem)
 
-    # -- what the worker thread does
+    # -- the worker thread
 
     def _start(self, *loads: ContinuousLoad) -> None:
         if self._writers:
@@ -190,8 +190,8 @@ class Session:
         self._check()
 
     def _check(self) -> None:
-        """Assert what holds between two jobs; on their thread, or while none is under way."""
-        assert len(self._writers) == len(self._records), "what a writer did goes to another one's Run"
+        """Assert the invariants between two jobs; on their thread, or while none is under way."""
+        assert len(self._writers) == len(self._records), "a writer's records go to another one's Run"
         assert not self._writers or (self._start_ns is not None and self._place in self._sources)
         assert len(self.runs) <= min(RUNS_MAX, self._runs_made)
 
@@ -288,10 +288,10 @@ class Session:
     def _event(self, name: str, attributes: dict[str, Any]) -> None:
         self._events.append((perf_counter_ns(), name, attributes))
 
-    # -- what is shown
+    # -- views
 
     def readings(self) -> dict[str, Reading]:
-        """Return what is new, by place, in the order in which the places were first written to. Never waits."""
+        """Return new readings, by place, in the order in which the places were first written to. Never waits."""
         found = {place: _new_of(sources) for place, sources in list(self._sources.items())}
         if any(not writer.talking for writer in self._writers) and not self.busy:
             self.jobs.start("writing", lambda _: self._reap())
@@ -304,12 +304,12 @@ class Session:
         }
 
     def read(self) -> Reading:
-        """Return what is new of the place that the newest writers write to first; what others tell is dropped."""
+        """Return the new reading of the place that the newest writers write to first; others are dropped."""
         found = self.readings().get(self._place)
         return found or Reading(status=self.status(), problem=self.jobs.problem)
 
     def status(self) -> str:
-        """Return what the session does, as a sentence."""
+        """Return the session's activity, as a sentence."""
         job = self.jobs.current
         if job is not None and job.title != "writing":
             words = str(job)
@@ -333,7 +333,7 @@ class Session:
         """Kill the child, wait for a running job, and remove the log. Closing twice does nothing."""
         self._belongings.remove()
         self.jobs.close()
-        self._finalizer()  # once more: what was under way may have written into the folder
+        self._finalizer()  # once more: the ended job may have written into the folder
 
 
 def _failure_of(writer: SteadyWriter) -> str | None:
@@ -346,7 +346,7 @@ def _failure_of(writer: SteadyWriter) -> str | None:
 
 
 def _new_of(sources: deque[ChildSource]) -> Reading:
-    """Return what is new of the children of one place, one after the other."""
+    """Return the new reading of the children of one place, one after the other."""
     found = Reading(status="")
     while sources:
         reading = sources[0].read()

@@ -24,7 +24,7 @@ class Page(Protocol):
     """One page of the dashboard. Used by one thread; `refresh` and the others never wait."""
 
     def __panel__(self) -> pn.viewable.Viewable:
-        """Return what is shown."""
+        """Return the shown parts."""
 
     def refresh(self, shown: bool = True) -> None:
         """Show what is new. Called twice a second; of a page that is not shown only to take in what would be lost."""
@@ -104,12 +104,12 @@ class Shell(View):
             self.column[:] = [self.heading, self._pages[self.slug]]
 
     def read_url(self, query: str) -> None:
-        """Show what a URL's query says ("?page=..."); without a page in it, the first one."""
+        """Show the page of a URL's query ("?page=..."), or the first one."""
         state = dict(parse_qsl(query.removeprefix("?")))
         self.go(state.pop("page", self.home), state)
 
     def refresh(self) -> bool:
-        """Show what is new on the page that is shown, and in the header."""
+        """Show new data on the shown page, and in the header."""
         for slug, page in self._pages.items():
             page.refresh(slug == self.slug)
         self.facts.object = facts_html(self.workspace)
@@ -128,7 +128,7 @@ class Shell(View):
 
 
 def facts_html(workspace: Workspace) -> str:
-    """Return what the header says: log, state, what is under way, disk, file system, durability."""
+    """Return the facts of the header: log, state, job, disk, file system, durability."""
     session = workspace.session
     place = file_system(session.folder)
     job = session.jobs.current

@@ -1,4 +1,4 @@
-"""Where views get what they show: a live log, the pipe of a child process, a recorded Run. No panel in here."""
+"""Sources of views: a live log, the pipe of a child process, a recorded Run. No panel in here."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Reading:
     warnings: tuple[str, ...] = ()
     """Caveats about the numbers."""
     problem: str | None = None
-    """A sentence on what went wrong, and what can be done."""
+    """A sentence with the error, and its remedy."""
     ended: bool = False
     """Nothing more will come."""
 
@@ -53,14 +53,14 @@ class Source(Protocol):
     """Something to watch. Asked by one thread, never waits."""
 
     def read(self) -> Reading:
-        """Return what is new."""
+        """Return the new reading."""
 
     def close(self) -> None:
         """Stop watching; closing twice does nothing."""
 
 
 def warnings_of(path: str | None, durability: str) -> tuple[str, ...]:
-    """Return what makes the numbers of a log at `path` mean less, worst first."""
+    """Return the caveats about the numbers of a log at `path`, worst first."""
     place = None if path is None or "://" in path else file_system(path.removeprefix(FILES))
     found = []
     if place is not None and place.tmpfs:
@@ -204,7 +204,7 @@ class ChildSource:
     def _point(self, line: SteadyLine, start_ns: int) -> Point:
         last, time_s = self._last, (line.at_ns - start_ns) / 1e9
         if last is None:
-            return Point(time_s)  # a gap to what another child did before
+            return Point(time_s)  # a gap to the points of an earlier child
         point = point_between(
             last.statistics,
             line.statistics,

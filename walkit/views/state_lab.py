@@ -45,7 +45,7 @@ class StateSide:
 
 @dataclass(frozen=True, slots=True)
 class DiffRow:
-    """A key that differs: what it was on either side, and the LSNs of the records that are responsible."""
+    """A key that differs: its value on either side, and the LSNs of the records that are responsible."""
 
     key: bytes
     change: str
@@ -86,7 +86,7 @@ def spark_missing() -> str | None:
 
 
 def compare_sides(left: StateSide, right: StateSide, engine: Engine, job: Job) -> Compared:
-    """Compare two states. Raises OptionsError if the logs are too large for this process, and what reading does."""
+    """Compare two states. Raises OptionsError if the logs are too large for this process, and the errors of reading."""
     return (_by_spark if engine == "spark" else _by_arrow)(left, right, job)
 
 
@@ -170,7 +170,7 @@ def _by_spark(left: StateSide, right: StateSide, job: Job) -> Compared:
 
 
 def spark_words(error: Exception) -> str:
-    """Return what an error of Spark says in one line: walkit's own words where a worker raised them."""
+    """Return the text of a Spark error in one line: walkit's own if a worker raised it."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     own = [line.partition(": ")[2] for line in lines if line.startswith("walkit.") and ": " in line]
     return (own or lines or [type(error).__name__])[-1 if own else 0]

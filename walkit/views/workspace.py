@@ -110,11 +110,11 @@ class Workspace:
     _closers: list[Callable[[], object]] = field(default_factory=list)
 
     def on_close(self, closer: Callable[[], object]) -> None:
-        """Call back when the session ends, to close what a page has open."""
+        """Call back when the session ends, to close a page's files."""
         self._closers.append(closer)
 
     def close(self) -> None:
-        """Kill the session's writers, remove its scratch logs, close what pages have open. Any thread."""
+        """Kill the session's writers, remove its scratch logs, close the pages' files. Any thread."""
         self.looks.close()
         self.session.close()
         closers, self._closers = self._closers, []

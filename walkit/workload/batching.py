@@ -62,7 +62,7 @@ def batching_sweep(
 
     A place is the name of a preset, in virtual time, or a folder or URL: there each Run has a new log below it, which
     is removed. The label of a Run that is named `batching` has its value. `step` is called with the Runs that are done
-    and all. Draw them with `walkit.plots.batching_cost`. Raises what `drive` and `walkit.open` raise.
+    and all. Draw them with `walkit.plots.batching_cost`. Raises the errors of `drive` and `walkit.open`.
     """
     asked = [(seed, value, name) for seed in seeds for value in values for name in places]
     runs: list[Run] = []

@@ -57,7 +57,7 @@ def _require_possible(workload: Workload, stream: OperationStream) -> None:
 
 
 class ChildWriter(TalkingChild):
-    """Starts a child that drives a workload into the Store at `path`, and follows what it says. Used by one thread."""
+    """Starts a child that drives a workload into the Store at `path`, and follows its lines. Used by one thread."""
 
     def __init__(
         self,
@@ -141,7 +141,7 @@ class ChildWriter(TalkingChild):
         return self.wait_until(there)
 
     def outcome(self) -> ChildOutcome:
-        """Wait for the child's end, read its pipe to the end, and return what is known.
+        """Wait for the child's end, read its pipe to the end, and return the known facts.
 
         Waits until the child ends, if it was not killed. Raises ChildWriterError if it failed.
         """

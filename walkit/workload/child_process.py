@@ -2,7 +2,7 @@
 
 Before a writer submits, its claim is in the pipe: the child announces group by group how far each writer may go,
 and no writer passes what was announced in a line that was written whole. So a parent that kills the child knows two
-exact sets: what was acknowledged, and what may have been submitted.
+exact sets: the acknowledged operations, and the possibly submitted ones.
 
 A child with `--operations-on-stdin` belongs to its parent: when standard input ends, or the lines are not read any
 more, it ends at once, as if it had been killed. A log is made for that.
@@ -50,7 +50,7 @@ def options_text(options: LogOptions) -> str:
 
 
 def options_from(text: str) -> LogOptions:
-    """Return what `options_text` wrote."""
+    """Return options that `options_text` wrote."""
     given: dict[str, Any] = json.loads(text)
     if "retention" in given:
         given["retention"] = Retention(**given["retention"])
@@ -63,7 +63,7 @@ def arrival_from(text: str) -> OpenLoop:
 
 
 class Announcer:
-    """Holds writers back until what they want to submit has been announced."""
+    """Holds writers back until their next operations have been announced."""
 
     def __init__(self, writers: int) -> None:
         self._announced = [0] * writers
@@ -84,7 +84,7 @@ class Announcer:
 
 
 class GroupReporter:
-    """Makes the lines: what is acknowledged, announced and measured since the line before."""
+    """Makes the lines: acknowledged, announced and measured since the line before."""
 
     def __init__(self, lines: LineReporter, recorder: RunRecorder, window: int) -> None:
         self._lines = lines
@@ -93,7 +93,7 @@ class GroupReporter:
         self._window = window
 
     def report(self) -> list[int]:
-        """Write what is new, and return the bounds that were announced with it."""
+        """Write a line, and return the bounds that were announced with it."""
         # A group is one sample, taken when it was acknowledged: both sides count the same thing.
         rows = [np.stack(t.samples(known)) for t, known in zip(self._threads, self._acked, strict=True)]
         self._acked = [known + part.shape[1] for known, part in zip(self._acked, rows, strict=True)]

@@ -14,7 +14,7 @@ from walkit.measure.recorder import TickFunction
 T = TypeVar("T")
 
 WARM_UP_SHARE = 0.1
-"""Time before what is measured, as a share of it."""
+"""Warm-up before the measured time, as a share of it."""
 
 ENOUGH_S = 0.01
 """Time between two looks at whether enough was measured."""
@@ -45,7 +45,7 @@ def drive_threads(
     end: Callable[[], T],
     enough: Callable[[], bool] = lambda: True,
 ) -> tuple[T, T]:
-    """Run `loop` on a thread for each recorder; return what `begin` and `end` say where the measured time is bounded.
+    """Run `loop` on a thread for each recorder; return the results of `begin` and `end` around the measured time.
 
     It takes `seconds` and a tenth more, and longer for as long as `enough` says False. All threads have ended on
     return, and when Ctrl-C ends it. The first error of any of them ends all, and is raised.

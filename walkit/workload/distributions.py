@@ -167,7 +167,7 @@ class Mix:
         return tuple(getattr(self, name) for name in SHARES)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what is in the mix, as plain values."""
+        """Return the mix as plain values."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
 
 

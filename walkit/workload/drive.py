@@ -57,13 +57,14 @@ def drive(
     """Drive a workload into a log or a Store and return the Run; blocks until all is acknowledged.
 
     Interrupting (Ctrl-C, a stopped cell) lets each writer finish its group: the Run is marked `interrupted`, and
-    the log is as usable as before. An error ends the run and is raised: what was acknowledged until then is in the log,
-    and the Run of that part, with its `failure`, is the error's attribute `run`.
-    `stream` gives the workload's operations if they have been made already. The Run holds the log's events of this
-    time. Records that others write meanwhile count in the Run's bytes, frames and syncs only. A log in a folder gets a
-    raw baseline of equal frames right after the run, unless `baseline` is one, False or None.
+    the log is as usable as before. An error ends the run and is raised: records acknowledged until then are in the log,
+    and the Run of that part, with its `failure`, is the error's attribute `run`. `stream` gives the workload's
+    operations if they have been made already. The Run holds the log's events of this time. Records that others write
+    meanwhile count in the Run's bytes, frames and syncs only. A log in a folder gets a raw baseline of equal frames
+    right after the run, unless `baseline` is one, False or None.
 
-    OptionsError for reads of a log, and for what tasks cannot do; nothing was written then. Warns without a baseline.
+    OptionsError for reads of a log, and for operations that tasks cannot do; nothing was written then. Warns without a
+    baseline.
     """
     check_bool(progress, "progress")
     workload = Workload() if workload is None else workload
@@ -260,7 +261,7 @@ def finish_run(
 ) -> Run:
     """Make the Run from the threads' records and the change of the log's metrics.
 
-    `frames` and `latency` are what was seen of single frames, where somebody looked.
+    `frames` and `latency` are those of single frames, if they were observed.
     """
     first, last = asdict(before), asdict(after)
     moved = {name: last[name] - first[name] for name in last}

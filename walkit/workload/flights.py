@@ -115,10 +115,9 @@ def flight_operations(limit: int | None = None, *, flights: pd.DataFrame | None 
     """Return the stream of all flights in event time, or its first `limit` operations: always the same bytes.
 
     A group is never split: the one that crosses the limit is taken whole, so the stream has `limit`
-    operations or one more. `flights` is what `load_flights` returned, or some rows of it; by default it is
-    loaded. Keys are `flight/<date>/<carrier>/<flight>/<origin>` and `tail/<tailnum>`, values compact JSON
-    with sorted keys. All flights of one aircraft have one route; a flight without a tail number is routed by
-    its own key.
+    operations or one more. `flights` is the result of `load_flights`, or some rows of it; by default it is loaded. Keys
+    are `flight/<date>/<carrier>/<flight>/<origin>` and `tail/<tailnum>`, values compact JSON with sorted keys. All
+    flights of one aircraft have one route; a flight without a tail number is routed by its own key.
     """
     check_whole(limit, "limit", or_none=True)
     if flights is None:
@@ -215,7 +214,7 @@ def _whole(column: pd.Series[Any]) -> list[int]:
 
 
 def _flight_values(flights: pd.DataFrame, step: int) -> list[bytes]:
-    """Return the value of each flight after a step: what is known by then."""
+    """Return the value of each flight after a step: the facts known by then."""
     known = [""] * len(flights)
     if step >= DEPARTED:
         pairs = zip(_whole(flights["dep_delay"]), _whole(flights["dep_time"]), strict=True)

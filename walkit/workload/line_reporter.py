@@ -51,7 +51,7 @@ class LineReporter:
 
 
 def taken(queue: deque[Any]) -> list[Any]:
-    """Take what is in the queue now; others may append meanwhile."""
+    """Take the queue's items; others may append meanwhile."""
     return [queue.popleft() for _ in range(len(queue))]
 
 
@@ -60,7 +60,7 @@ def report_lines(
 ) -> int:
     """Run `work(reporter)` with standard output for its lines alone; return the exit status of the child.
 
-    What a library prints goes to standard error meanwhile. Of `errors` the parent gets a line, and 1 is returned; any
+    A library's output goes to standard error meanwhile. Of `errors` the parent gets a line, and 1 is returned; any
     other is raised. If the parent no longer reads, the process ends at once, as if it had been killed.
     """
     out, sys.stdout = sys.stdout, sys.stderr

@@ -1,4 +1,4 @@
-"""A short measured run in a child process, so that who measures it does not share the interpreter's lock with it.
+"""A short measured run in a child process, so the measuring process does not share the interpreter's lock with it.
 
 The child's side is `python -m walkit.workload.measured_run LOG RUN LOAD`: it drives the load into a new log, saves the
 Run, and ends at once, as if it had been killed, when its parent does.
@@ -64,7 +64,7 @@ class MeasuredLoad:
 
     @property
     def workload(self) -> Workload:
-        """What is driven."""
+        """The driven workload."""
         return Workload(
             operations=self.operations,
             keys="uniform",

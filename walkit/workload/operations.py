@@ -1,4 +1,4 @@
-"""Operations on keyed state, in event time: what a workload drives and an oracle checks.
+"""Operations on keyed state, in event time, which a workload drives and an oracle checks.
 
 A stream is columns, because a real one has more than a million operations. Each operation has a number (its
 place in the whole stream, from 0), and keeps it when the stream is cut or routed, so that what was submitted

@@ -198,7 +198,7 @@ def state_after(
 
 
 def expected_changes(left: Mapping[bytes, bytes], right: Mapping[bytes, bytes]) -> Changes:
-    """Return what makes `right` of `left`: for each key that differs (change, left value, right value).
+    """Return the changes from `left` to `right`: for each key that differs (change, left value, right value).
 
     change is I for a key that is only in `right`, D for one that is only in `left`, C for another value.
     """

@@ -85,7 +85,7 @@ class TalkingChild:
         return self._reader is not None and self._reader.is_alive()
 
     def start(self) -> None:
-        """Start the child, begin to read its lines, and hand over what it works on.
+        """Start the child, begin to read its lines, and hand over its input.
 
         ChildWriterError: it cannot be started. One that ends before it has read everything is not an error here.
         """
@@ -113,7 +113,7 @@ class TalkingChild:
             raise
 
     def _hand_over(self) -> None:
-        """Send what the child works on; here nothing. Its standard input stays open."""
+        """Send the child's input; here nothing. Its standard input stays open."""
 
     def send(self, data: memoryview | bytes) -> None:
         """Write to the child's standard input; a child that has ended already does not get it."""

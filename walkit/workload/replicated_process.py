@@ -29,7 +29,7 @@ LINE_S = 0.25
 KEYS = 1_000
 SPANS_MAX = 60
 TICK_S = 0.005
-"""A paced writer appends what is due this often."""
+"""A paced writer appends the due records at this interval."""
 
 
 def serve(path: str, load: dict[str, int], lines: LineReporter, stop: threading.Event) -> None:

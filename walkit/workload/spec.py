@@ -186,7 +186,7 @@ class Workload:
         return call_columns(self.stream(), self.callers, due_ns)
 
     def as_dict(self) -> dict[str, Any]:
-        """Return what was asked for as plain values, for the record of a run; a source by its length."""
+        """Return the workload as plain values, for the record of a run; a source by its length."""
         found: dict[str, Any] = {}
         for item in fields(self):
             value = getattr(self, item.name)

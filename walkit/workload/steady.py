@@ -1,4 +1,4 @@
-"""A steady load without an end, driven into a log by a child process: what the dashboard watches. The parent's side.
+"""A steady load without an end, driven into a log by a child process, for the dashboard. The parent's side.
 
 The child appends until it is asked to stop, and writes a JSON line four times a second: the metrics of its log, the
 latencies since the line before as a histogram, the frames around the slowest one, and the events. It keeps its log
@@ -30,7 +30,7 @@ WRITERS_MAX = 1024
 ARRIVALS_PER_S_MAX = 1_000_000
 SEED_MAX = 2**31
 COLUMN_BYTES = 6
-"""About what a record takes in a frame beside its value."""
+"""Bytes of a record in a frame beside its value, about."""
 BLOCK_BYTES = 64
 """Alignment of frames in the page cache."""
 
@@ -88,7 +88,7 @@ class ContinuousLoad:
 
     @property
     def expected_frame_bytes(self) -> int:
-        """About what a frame of this load takes: the size at which the bare device is measured."""
+        """Bytes of a frame of this load, about: the bare device is measured with this size."""
         kind, _, number = self.policy.partition(":")
         records = 1 if self.arrivals_per_s or kind == "one-record" else max(self.writers // 2, 1)
         if kind == "capped":

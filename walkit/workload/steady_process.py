@@ -174,7 +174,7 @@ def drive_until(
 
 
 def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
-    """Return what the bare device does with frames of this load; None if the place has no room to measure it."""
+    """Return the bare device's rate for frames of this load; None if the place has no room to measure it."""
     size, threads = load.expected_frame_bytes, load.in_flight
     if load.device:
         model = device_model(load.device)

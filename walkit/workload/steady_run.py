@@ -1,4 +1,4 @@
-"""The Run of a steady load, made of the lines of its child: what was driven from its start to its end."""
+"""The Run of a steady load, made of the lines of its child, from its start to its end."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def stream_to_ipc(stream: OperationStream) -> memoryview:
 
 
 def stream_from_ipc(source: IO[bytes]) -> OperationStream:
-    """Read what `stream_to_ipc` wrote, and not a byte more."""
+    """Read a stream that `stream_to_ipc` wrote, and not a byte more."""
     table = stream_table(source)
 
     def numbers(name: str) -> Any:

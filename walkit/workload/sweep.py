@@ -1,4 +1,4 @@
-"""Runs at rising offered loads, up to the knee: what a single point of throughput does not show."""
+"""Runs at rising offered loads, up to the knee, which a single point of throughput does not show."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sweep(
     `make()` gives a log or Store for each, as a context manager: an empty one, so that no run meets another's segments.
     Ends after `past_the_knee` rates that were not kept up with. The arrival process is the workload's if it has one,
     else Poisson. Draw them with `walkit.plots.latency_over_load`. OptionsError for rates that do not rise; otherwise
-    raises what `drive` raises.
+    raises the errors of `drive`.
     """
     check_bool(progress, "progress")
     chosen = list(rates)

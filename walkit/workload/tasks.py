@@ -19,7 +19,7 @@ PUT = int(Kind.PUT)
 
 
 def require_task_operations(stream: OperationStream) -> None:
-    """Refuse what has no asyncio form: tombstones and transactions block their caller."""
+    """Refuse operations without an asyncio form: tombstones and transactions block their caller."""
     kinds = set(stream.kinds.tolist())
     if kinds - {PUT, READ} or stream.group_count != len(stream):
         text = "puts and reads, one a group; threads drive deletes, transactions and scans, which block"
