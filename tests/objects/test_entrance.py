@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from walkit.errors import (
     ObjectThrottledError,
     ObjectUnknownError,
     OptionsError,
+    StorageError,
 )
 from walkit.objects.layout import CLAIMS_KEY, BulkHeader, Claims, object_key
 from walkit.objects.open import open_object_writer
@@ -76,6 +78,26 @@ def test_options_of_a_store_are_for_a_url_and_are_not_shown(tmp_path: Path) -> N
         with pytest.raises(OptionsError) as caught:
             walkit.open(place, storage_options={"secret": "hidden-value"})
         assert "hidden-value" not in repr(caught.value)
+
+
+@pytest.mark.parametrize("options", [{1: "v"}, "x", [("region", "y")]])
+def test_options_of_a_store_are_names_and_values(options: Any, tmp_path: Path) -> None:
+    """Give storage_options of other kinds: OptionsError before any request."""
+    for url in ("s3://bucket/log", f"objects:{tmp_path}/log"):
+        with pytest.raises(OptionsError, match="storage_options"):
+            walkit.open(url, "r", storage_options=options)
+
+
+def test_places_of_both_kinds_are_not_mixed(tmp_path: Path) -> None:
+    """Open a folder's log as objects, and copy a log on object storage into itself: refused, and no file is added."""
+    walkit.open(tmp_path / "log").close()
+    walkit.open(f"objects:{tmp_path}/objects").close()
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(StorageError):
+        walkit.open(f"objects:{tmp_path}/log")
+    with pytest.raises(OptionsError, match="outside it"):
+        walkit.copy(f"objects:{tmp_path}/objects", tmp_path / "objects" / "copy")
+    assert sorted(tmp_path.rglob("*")) == before
 
 
 def test_a_busy_store_is_probed_again() -> None:

@@ -136,8 +136,8 @@ def _target_of(target: object) -> str:
 def _refuse_place(source: Storage, folder: str) -> None:
     if os.path.lexists(folder):
         raise _exists(folder)
-    if isinstance(source, FileStorage):
-        outer, inner = os.path.realpath(source.location), os.path.realpath(folder)
+    if isinstance(source, FileStorage) or source.location.startswith(FILES):
+        outer, inner = (os.path.realpath(path) for path in (source.location.removeprefix(FILES), folder))
         if outer == os.path.realpath(folder + PARTIAL_SUFFIX):
             raise OptionsError(
                 f"{folder}{PARTIAL_SUFFIX} is the log itself, and the place of its copy; give another target",

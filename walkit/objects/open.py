@@ -36,7 +36,7 @@ from walkit.log.parts import LogParts, core_of, upkeep_of
 from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.folder import ObjectFolder
-from walkit.objects.layout import LogPlace, as_manifest
+from walkit.objects.layout import MANIFEST_KEY, LogPlace, as_manifest
 from walkit.objects.ledger import Ledger
 from walkit.objects.object_sink import ObjectSink
 from walkit.objects.opening import Opening, Progress
@@ -291,6 +291,7 @@ def open_object_writer(
             owner=None if ports is None else ports.owner,
         )
         if is_url:
+            opening.reads.find(MANIFEST_KEY)  # before a probe is put beside what is no object
             opening.reads.repeat(lambda: prove_conditional_writes(store, "probe"))
         with clock.phase("scan") as detail:
             opening.run()

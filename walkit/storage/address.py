@@ -72,7 +72,10 @@ def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> Ob
     `storage_options` are those of obstore: endpoint, region, credentials, timeouts; the environment has the others. No
     request is made. OptionsError, which does not show the options; MissingExtraError.
     """
-    options = StorageOptions(storage_options or {})
+    given: object = {} if storage_options is None else storage_options
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        refuse("storage_options", "...", "a mapping of names to values")
+    options = StorageOptions(given)
     if url.startswith(FILES) and len(url) > len(FILES):
         if options:
             refuse("storage_options", sorted(options), f"a store in a folder ({FILES}) has none")
