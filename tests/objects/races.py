@@ -5,11 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import replace
 
+import walkit
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.config import LogOptions
 from walkit.errors import ObjectStoreError, WalkitError
+from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, fences_of, number_of_key, vouched_place
 from walkit.objects.open import open_object_writer
+from walkit.objects.vouched import manifest_of
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
 
 OPTIONS = LogOptions(in_flight=2, policy=OneRecordPerFrame())
@@ -53,6 +57,60 @@ def check_history(store: MemoryObjectStore, *histories: ACKED) -> None:
     assert list(found) == list(range(1, len(found) + 1))
     for acked in histories:
         assert acked.items() <= found.items()
+
+
+def facts_of(store: MemoryObjectStore) -> tuple[Claims, set[int], set[int], set[str]]:
+    """Return the claims object, the fences, the numbers of all bulks that are there, and all keys."""
+    claims = Claims.decode(store.get(CLAIMS_KEY).data)
+    manifest = manifest_of(store.get(MANIFEST_KEY), store.location)
+    keys = {entry.key for entry in store.list_after("")}
+    numbers = {n for key in keys if (n := number_of_key(key)) is not None}
+    assert claims.floor.number <= vouched_place(manifest).number, "the floor is after the vouched end"
+    return claims, fences_of(manifest), numbers, keys
+
+
+def upkeep(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
+    """Open a store, put, save a cursor, hold and release, and checkpoint twice: all that a writer does to a log."""
+    with suppress(WalkitError), walkit.Store.open(store, OPTIONS) as kept:
+        for n in range(4):
+            value = b"%s-%d" % (name, n)
+            with suppress(WalkitError):
+                acked[kept.put(value, value).first_lsn] = value
+                if n == 1:
+                    hold = kept.log.hold("own", kept.log.first_lsn)
+                    kept.checkpoint()
+                    hold.release()
+        kept.log.cursor("done").advance(kept.log.acked_lsn)
+        kept.checkpoint()
+
+
+def compacting(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
+    """Open a store, fill stretches of bulks with records of which half are superseded, compact, put again, compact."""
+    options = replace(OPTIONS, segment_bytes=64 << 10)
+    with suppress(WalkitError), walkit.Store.open(store, options) as kept:
+        for n in range(4):
+            value = b"%s-%d" % (name, n)
+            with suppress(WalkitError):
+                kept.put(b"hot", bytes(15_000))
+                acked[kept.put(value, value + bytes(15_000)).first_lsn] = value
+                if n > 1:
+                    kept.compact()
+
+
+def check_state(base: MemoryObjectStore, *histories: ACKED) -> None:
+    """A later opening has every acknowledged record in its state, and every object that the log names is there."""
+    with walkit.Store.open(base.client(), OPTIONS) as store:
+        state, last = dict(store.items()), store.log.acked_lsn
+        claims, fences, numbers, keys = facts_of(base)
+        complete = store.inventory().complete_from_lsn
+        assert set(range(complete, last + 1)) <= {record.lsn for record in store.log.read()}
+        for history in histories:
+            assert set(history.values()) <= set(state), "an acknowledged record was lost"
+            assert all(lsn <= last for lsn in history)
+        assert fences <= numbers, "a fence was deleted"
+        assert {key for key, _ in claims.files.values()} == {key for key in keys if key.startswith("files/")}
+        assert set(numbers) >= set(range(claims.floor.number + 1, max(numbers) + 1))
+        assert numbers - fences <= set(range(claims.floor.number + 1, max(numbers) + 1)), "late bulks stay"
 
 
 class Pause:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from itertools import chain, combinations
 from typing import NamedTuple
 
+import pytest
+
+from tests.objects.races import ACKED, Run, check_state, compacting, upkeep
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.config import LogOptions
 from walkit.errors import ObjectStoreError, WalkitError
@@ -18,11 +22,11 @@ IN_FLIGHT = 3
 
 
 class Step(NamedTuple):
-    """The beginning or the end of a put, or an acknowledgement."""
+    """The beginning or the end of a put or a deletion, or an acknowledgement."""
 
     kind: str
     key: str
-    data: bytes = b""
+    data: bytes | None = b""
     tag: str | None = None
 
 
@@ -32,29 +36,44 @@ class RecordedStore(MemoryObjectStore):
     def __init__(self) -> None:
         super().__init__()
         self.steps: list[Step] = []
+        self.acked: ACKED = {}
+        self.acked_at: list[ACKED] = []
+        """For each step the records that were acknowledged before it."""
         self.burst: threading.Barrier | None = None
+
+    def note(self, step: Step) -> None:
+        self.acked_at.append(dict(self.acked))
+        self.steps.append(step)
+
+    def delete_many(self, keys: Sequence[str]) -> None:
+        """See ObjectStore."""
+        for kind in ("begin", "end"):
+            if kind == "end":
+                super().delete_many(keys)
+            for key in keys:
+                self.note(Step(kind, key, None))
 
     def put_if_absent(self, key: str, data: Buffer) -> str:
         """See ObjectStore."""
-        self.steps.append(Step("begin", key, bytes(data)))
+        self.note(Step("begin", key, bytes(data)))
         if self.burst is not None and key.startswith("log/"):
             self.burst.wait(10)
         tag = super().put_if_absent(key, data)
-        self.steps.append(Step("end", key, bytes(data)))
+        self.note(Step("end", key, bytes(data)))
         return tag
 
     def put_if_match(self, key: str, data: Buffer, tag: str) -> str:
         """See ObjectStore."""
         before = self.get(key).data
-        self.steps.append(Step("begin", key, bytes(data), before.hex()))
+        self.note(Step("begin", key, bytes(data), before.hex()))
         new = super().put_if_match(key, data, tag)
-        self.steps.append(Step("end", key, bytes(data), before.hex()))
+        self.note(Step("end", key, bytes(data), before.hex()))
         return new
 
 
 def states_at(steps: list[Step]) -> list[dict[str, bytes]]:
     """Every state in which a crash after these steps can leave the store: what has ended, and any of the rest."""
-    done = dict[str, bytes]()
+    done = dict[str, bytes | None]()
     under_way: list[Step] = []
     for step in steps:
         if step.kind == "begin":
@@ -62,8 +81,22 @@ def states_at(steps: list[Step]) -> list[dict[str, bytes]]:
         elif step.kind == "end":
             under_way.remove(step._replace(kind="begin"))
             done[step.key] = step.data
-    chosen = chain.from_iterable(combinations(under_way, n) for n in range(len(under_way) + 1))
-    return [{**done, **{step.key: step.data for step in puts}} for puts in chosen]
+    puts = [step for step in under_way if step.data is not None]
+    chosen = chain.from_iterable(combinations(puts, n) for n in range(len(puts) + 1))
+    # Of the keys of one deletion none, one or all are gone.
+    deleted = [step for step in under_way if step.data is None]
+    gone = {(), tuple(deleted), *((step,) for step in deleted)}
+    states = (
+        {**done, **{step.key: step.data for step in (*some, *keys)}} for some in chosen for keys in gone
+    )
+    return [{key: data for key, data in state.items() if data is not None} for state in states]
+
+
+def store_with(state: dict[str, bytes]) -> MemoryObjectStore:
+    store = MemoryObjectStore()
+    for key, data in state.items():
+        store.put_if_absent(key, data)
+    return store
 
 
 def recorded() -> tuple[list[Step], dict[int, bytes]]:
@@ -79,7 +112,7 @@ def recorded() -> tuple[list[Step], dict[int, bytes]]:
             for n, ticket in enumerate(tickets):
                 lsn = ticket.result().first_lsn
                 values[lsn] = b"%d-%d-%d" % (opening, burst, n)
-                store.steps.append(Step("ack", str(lsn)))
+                store.note(Step("ack", str(lsn)))
         store.burst = None
     steps = list(store.steps)
     for log in logs:
@@ -96,16 +129,26 @@ def test_every_crash_leaves_a_prefix_with_all_acknowledged_records() -> None:
         found_states = states_at(steps[:at])
         several += len(found_states) > 2
         for state in found_states:
-            store = MemoryObjectStore()
-            for key, data in state.items():
-                store.put_if_absent(key, data)
-            with open_object_writer(store) as log:
+            with open_object_writer(store_with(state)) as log:
                 found = {record.lsn: record.value for record in log.read()}
                 assert list(found) == list(range(1, len(found) + 1)) and len(found) >= acked
                 assert found.items() <= values.items()
                 log.append(b"after")
             states += 1
     assert states > 60 and several
+
+
+@pytest.mark.parametrize("run", [upkeep, compacting])
+def test_every_crash_of_claims_trims_and_compaction_leaves_the_state(run: Run) -> None:
+    """Crash after each step of them, any deletions under way done or not: the state has all that was acknowledged."""
+    store = RecordedStore()
+    run(store, b"first", store.acked)
+    kinds = {(step.kind, step.key.partition("/")[0], step.data is None) for step in store.steps}
+    assert {("end", "claims", False), ("end", "files", False), ("end", "log", True)} <= kinds
+    for at, acked in enumerate(store.acked_at, 1):
+        for state in states_at(store.steps[:at]):
+            if "manifest" in state:
+                check_state(store_with(state), acked)
 
 
 def test_a_crash_in_an_opening_leaves_a_log_that_opens() -> None:

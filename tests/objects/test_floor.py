@@ -8,7 +8,6 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,16 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.objects.races import ACKED, OPTIONS, paused_at_each, refuse_all
+from tests.objects.races import (
+    ACKED,
+    OPTIONS,
+    check_state,
+    compacting,
+    facts_of,
+    paused_at_each,
+    refuse_all,
+    upkeep,
+)
 from tests.support.object_servers import moto_bucket
 from tests.support.threads import Task
 from walkit.errors import (
@@ -29,7 +37,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.objects.entrance import folder_at
-from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, fences_of, number_of_key, vouched_place
+from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, fences_of, number_of_key
 from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.verify import examine_objects
@@ -39,44 +47,6 @@ from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectR
 
 KEPT = 8
 """So many puts each process makes."""
-
-
-def facts_of(store: MemoryObjectStore) -> tuple[Claims, set[int], set[int], set[str]]:
-    """Return the claims object, the fences, the numbers of all bulks that are there, and all keys."""
-    claims = Claims.decode(store.get(CLAIMS_KEY).data)
-    manifest = manifest_of(store.get(MANIFEST_KEY), store.location)
-    keys = {entry.key for entry in store.list_after("")}
-    numbers = {n for key in keys if (n := number_of_key(key)) is not None}
-    assert claims.floor.number <= vouched_place(manifest).number, "the floor is after the vouched end"
-    return claims, fences_of(manifest), numbers, keys
-
-
-def upkeep(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
-    """Open a store, put, save a cursor, hold and release, and checkpoint twice: all that a writer does to a log."""
-    with suppress(WalkitError), walkit.Store.open(store, OPTIONS) as kept:
-        for n in range(4):
-            value = b"%s-%d" % (name, n)
-            with suppress(WalkitError):
-                acked[kept.put(value, value).first_lsn] = value
-                if n == 1:
-                    hold = kept.log.hold("own", kept.log.first_lsn)
-                    kept.checkpoint()
-                    hold.release()
-        kept.log.cursor("done").advance(kept.log.acked_lsn)
-        kept.checkpoint()
-
-
-def compacting(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
-    """Open a store, fill stretches of bulks with records of which half are superseded, compact, put again, compact."""
-    options = replace(OPTIONS, segment_bytes=64 << 10)
-    with suppress(WalkitError), walkit.Store.open(store, options) as kept:
-        for n in range(4):
-            value = b"%s-%d" % (name, n)
-            with suppress(WalkitError):
-                kept.put(b"hot", bytes(15_000))
-                acked[kept.put(value, value + bytes(15_000)).first_lsn] = value
-                if n > 1:
-                    kept.compact()
 
 
 def started(base: MemoryObjectStore) -> ACKED:
@@ -92,22 +62,6 @@ def started(base: MemoryObjectStore) -> ACKED:
     store.close()
     base.plan = None
     return acked
-
-
-def check_state(base: MemoryObjectStore, *histories: ACKED) -> None:
-    """A later opening has every acknowledged record in its state, and every object that the log names is there."""
-    with walkit.Store.open(base.client(), OPTIONS) as store:
-        state, last = dict(store.items()), store.log.acked_lsn
-        claims, fences, numbers, keys = facts_of(base)
-        complete = store.inventory().complete_from_lsn
-        assert set(range(complete, last + 1)) <= {record.lsn for record in store.log.read()}
-        for history in histories:
-            assert set(history.values()) <= set(state), "an acknowledged record was lost"
-            assert all(lsn <= last for lsn in history)
-        assert fences <= numbers, "a fence was deleted"
-        assert {key for key, _ in claims.files.values()} == {key for key in keys if key.startswith("files/")}
-        assert set(numbers) >= set(range(claims.floor.number + 1, max(numbers) + 1))
-        assert numbers - fences <= set(range(claims.floor.number + 1, max(numbers) + 1)), "late bulks stay"
 
 
 @pytest.mark.parametrize("later_too", [False, True], ids=["one request", "the whole process"])
