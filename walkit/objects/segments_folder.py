@@ -144,8 +144,7 @@ class _SegmentFile(MemoryFile):
 
     def __init__(self, view: ObjectView, first: BulkHeader, last: int) -> None:
         """`last` is the number of the last bulk that is asked for ahead."""
-        epochs = {epoch.number: epoch for epoch in view.manifest.lineage}
-        begun = epochs.get(first.epoch)
+        begun = view.manifest.epoch_of(first.epoch)
         is_first = begun is not None and begun.first_lsn == first.first_lsn
         self._header = replace(
             segment_of(first),

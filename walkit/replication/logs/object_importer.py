@@ -30,9 +30,7 @@ from walkit.events import EventSink
 from walkit.format.layout import align_up
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime
-from walkit.objects.layout import (
-    MANIFEST_KEY,
-)
+from walkit.objects.layout import MANIFEST_KEY
 from walkit.objects.object_sink import SAVE_OBJECTS
 from walkit.objects.opening import Opening
 from walkit.objects.requests import Patience, PatientReads, put_own
