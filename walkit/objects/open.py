@@ -291,7 +291,7 @@ def open_object_writer(
             owner=None if ports is None else ports.owner,
         )
         if is_url:
-            opening.reads.find(MANIFEST_KEY)  # before a probe is put beside what is no object
+            opening.reads.find(MANIFEST_KEY)  # a probe is put only where objects can be
             opening.reads.repeat(lambda: prove_conditional_writes(store, "probe"))
         with clock.phase("scan") as detail:
             opening.run()
