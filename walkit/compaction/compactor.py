@@ -55,9 +55,9 @@ class Throttle:
         self,
         bytes_per_s: float | None,
         wait: Callable[[float], object],
-        clock: Callable[[], float] = time.monotonic,
+        clock: Callable[[], float] | None = None,
     ) -> None:
-        self._rate, self._wait, self._clock = bytes_per_s, wait, clock
+        self._rate, self._wait, self._clock = bytes_per_s, wait, clock or time.monotonic
         self._due_s = 0.0
         self.bytes = 0
         """Bytes of work so far."""

@@ -86,14 +86,14 @@ class ClaimTable:
         events: EventSink,
         *,
         wall_us: Callable[[], int] = wall_us,
-        own_s: Callable[[], float] = time.monotonic,
+        own_s: Callable[[], float] | None = None,
         wait_s: float = LOCK_WAIT_S,
     ) -> None:
         self.storage, self.events, self._manifest_store = storage, events, manifest_store
         # Changed while the claims' lock is held, which `locked` takes; read without it.
         self.mine: dict[str, OwnClaim] = {}
         """By name, those that this process has now: their values count, whatever their files say."""
-        self._wall_us, self._own_s, self._wait_s = wall_us, own_s, wait_s
+        self._wall_us, self._own_s, self._wait_s = wall_us, own_s or time.monotonic, wait_s
         # Guards `_seen`. Taken alone, for a few steps of Python, also while the claims' lock is held.
         self._lock = threading.RLock()
         # Guards `_kept`. Taken before the claims' lock, which is one between processes and would not keep two threads

@@ -22,7 +22,7 @@ import time
 from _thread import get_ident
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import uniform
 from secrets import randbits
 from typing import Any, TypeVar
@@ -45,7 +45,7 @@ class _Batch:
     draft: Claims
     later: list[Change]
     """Changes without a caller that waits; they are in the draft."""
-    done: threading.Event = field(default_factory=threading.Event)
+    done: threading.Event
     is_put: bool = False
     error: BaseException | None = None
 
@@ -180,7 +180,7 @@ class Ledger:
         time.sleep(max(self._due_s - time.monotonic(), 0))
         stored, tag = self._fetch()
         later = list(self._later)
-        return _Batch(stored, tag, self._with(stored, later), later)
+        return _Batch(stored, tag, self._with(stored, later), later, threading.Event())
 
     def _put(self, batch: _Batch) -> None:
         try:

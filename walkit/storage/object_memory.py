@@ -43,11 +43,13 @@ class ObjectFault:
     """The fate of a request.
 
     It first takes `delay_s`. `before` is raised instead of doing it; `after` once it is done, as a lost answer is;
-    with `late` it is done by a later `MemoryObjectStore.land`, and `after` or ObjectUnknownError is raised. `status`
-    and `retry_after_s` are facts of the error. A list leaves out the keys in `hidden`.
+    with `late` it is done by a later `MemoryObjectStore.land`, and `after` or ObjectUnknownError is raised. An answer
+    comes `answer_s` after it was done. `status` and `retry_after_s` are facts of the error. A list leaves out the keys
+    in `hidden`.
     """
 
     delay_s: float = 0.0
+    answer_s: float = 0.0
     before: type[ObjectStoreError] | None = None
     after: type[ObjectStoreError] | None = None
     late: bool = False
@@ -187,6 +189,8 @@ class MemoryObjectStore:
         else:
             with once(self.objects.guard), self.objects.guard:
                 result = do()
+            if fault.answer_s:
+                self.sleep(fault.answer_s)
             if fault.after is None:
                 return result
         raise self._error(fault.after or ObjectUnknownError, method, key, fault)

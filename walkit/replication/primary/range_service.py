@@ -32,8 +32,8 @@ STALL_S = 30.0
 class RangeService:
     """Serves the calls `Frames`, each on its own thread."""
 
-    def __init__(self, source: Source, clock: Callable[[], float] = time.monotonic) -> None:
-        self._source, self._clock = source, clock
+    def __init__(self, source: Source, clock: Callable[[], float] | None = None) -> None:
+        self._source, self._clock = source, clock or time.monotonic
         self._taken: dict[Any, float] = {}
         """When each call under way has taken something."""
         self._places = deque(range(CALLS_MAX))
