@@ -101,7 +101,7 @@ class ObjectContents:
         claims = vouched.ledger.read()
         if claims.epoch != vouched.ledger.epoch:
             raise LogFencedError(vouched.reads.store.location, claims.epoch)
-        return replace(as_manifest(vouched.stored, claims), end=vouched.acked.end)
+        return as_manifest(vouched.stored, claims)
 
     @property
     def first_lsn(self) -> int:

@@ -238,7 +238,7 @@ class ObjectEnd:
         self._place = vouched_place(self.manifest)
         self.claims = Claims(log_id=self.manifest.log_id)
         self._ledger = Ledger(self.reads, self.manifest.log_id)
-        self._folder = ObjectFolder(self._ledger, self._manifest_now, lambda: self.now().last_lsn)
+        self._folder = ObjectFolder(self._ledger, self._manifest_now, self._last_lsn)
         if planned is None:
             self._read_floor()
 
@@ -270,6 +270,13 @@ class ObjectEnd:
             manifest = replace(as_manifest(self.manifest, self.claims), lineage=lineage, end=place.end)
         view = ObjectView(self._folder, manifest, floor, place, self)
         return ReaderView(view, place.lsn, place.position, place.position)
+
+    def _last_lsn(self) -> int:
+        """Return the last LSN of the log, also if the bulk after the known place was trimmed."""
+        with once(self._lock), self._lock:
+            self._quiet = 0  # so that the first look reads the floor if no bulk follows
+        self.now()
+        return self.now().last_lsn
 
     def expect(self, frame: FrameHeader) -> None:
         """Note a verified frame of the log that came another way: the next look begins at its end. Takes no lock."""

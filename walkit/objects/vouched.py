@@ -96,8 +96,8 @@ class VouchedEnd:
 
     @property
     def current(self) -> Manifest:
-        """The manifest of the log, as one in a folder has it."""
-        return as_manifest(self.stored, self.ledger.known)
+        """The manifest of the log, as one in a folder has it; in a turn with what the turn has changed."""
+        return as_manifest(self.stored, self.ledger.draft if self.ledger.is_current else self.ledger.known)
 
     def begin(self, start: LogPlace) -> bool:
         """Note that a segment begins after a place; False if the one before it is empty. One thread at a time."""

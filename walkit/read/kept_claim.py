@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from walkit.errors import StorageError, WalkitError
+from walkit.errors import GapError, StorageError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import LogEnd
 from walkit.read.claim import RENEWALS, Claim, is_due, lease_us_of
@@ -129,7 +129,12 @@ class KeptClaim:
         storage, events = storage_at(self._place), EventSink(self._events)
         made = Claim(storage, events, self.name, owner, lease_us, complete=complete, wait_s=self._wait_s)
         made.label, made.acked = self.label, self.acked
-        made.take(first_lsn, epoch_id)
+        try:
+            made.take(first_lsn, epoch_id)
+        except GapError as error:
+            if first_lsn is not None:
+                raise
+            made.take(error.oldest)  # the lease of an earlier claim is over, and its records are gone
         self._claim, self.owner = made, owner
 
     @contextmanager

@@ -323,12 +323,11 @@ class StoredSource:
 
 
 class SharedObjects:
-    """A log on object storage. It has no claims yet, and no trims."""
-
-    storage = None
+    """A log on object storage."""
 
     def __init__(self, end: ObjectEnd) -> None:
         self._end, self.location = end, end.location
+        self.storage: Storage = end.folder()
 
     def manifest(self) -> Manifest:
         """See StoredSource."""
