@@ -23,6 +23,7 @@ TRIMMER = "walkit.log.trim:Trimmer"
 UPKEEP = "walkit.replication.delta.upkeep:ReaderUpkeep"
 IMPORTED = "walkit.replication.logs.imported_segments:ImportedSegments"
 EVIDENCE = Path(__file__).parents[2] / "docs/evidence/world-mutants.json"
+LEDGER = "walkit.objects.ledger:Ledger"
 FEED = "walkit.replication.delta.feed:DeltaFeed"
 
 
@@ -36,6 +37,8 @@ class Mutant:
     new: str
     needs: str = ""
     """A kind of fault and the beginning of its target: schedules without it are left out."""
+    on_objects: bool = False
+    """Whether only a log on object storage can show it."""
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -191,6 +194,51 @@ MUTANTS = (
         "pass",
     ),
     Mutant("an import that is not synced", f"{IMPORTED}._write_frames", "sync=True", "sync=False"),
+)
+OBJECT_MUTANTS = (
+    Mutant(
+        "no second look after a swap that others have won",
+        f"{LEDGER}.in_turn",
+        "if batch.is_put:",
+        "if True:",
+        on_objects=True,
+    ),
+    Mutant(
+        "a renewal that takes a conflict for success",
+        f"{LEDGER}._put",
+        "batch.is_put = tag is not None",
+        "batch.is_put = True",
+        on_objects=True,
+    ),
+    Mutant(
+        "files deleted before the swap that stops naming them",
+        f"{LEDGER}._put",
+        "tag = put_own(self.reads",
+        "self._delete(list(dict(batch.stored.files.values()).keys() - dict(after.files.values()).keys()))\n"
+        "        tag = put_own(self.reads",
+        on_objects=True,
+    ),
+    Mutant(
+        "an opening that does not note its epoch beside the claims",
+        "walkit.objects.opening:Opening.note_epoch",
+        "epoch=self.epoch,",
+        "epoch=before.epoch,",
+        on_objects=True,
+    ),
+    Mutant(
+        "a fenced writer that replaces the bulk of the newer one",
+        "walkit.objects.object_sink:ObjectSink.write",
+        "self._refuse_unless_stale(found.header)",
+        "pass",
+        on_objects=True,
+    ),
+    Mutant(
+        "bulks deleted as far as the log is acknowledged",
+        "walkit.objects.sweeper:Sweeper.remove",
+        "ledger.known.floor.number",
+        "self._vouched.acked.number",
+        on_objects=True,
+    ),
 )
 DRAWN = tuple(
     Mutant(*(mutant[field] for field in ("name", "target", "old", "new")))

@@ -18,7 +18,7 @@ _GROUPS = (
     ("cut or clog", ("cut", "clog")),
     ("loss, repeats, damage", ("lose", "repeat", "damage")),
     ("delay, reorder", ("delay", "reorder")),
-    ("disk", ("write", "storage", "away", "back", "another", "skew")),
+    ("disk", ("write", "storage", "requests", "away", "back", "another", "skew")),
     ("promotion", ("promote",)),
 )
 """Names of faults in the legend, and their kinds."""

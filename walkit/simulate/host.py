@@ -16,6 +16,7 @@ import time
 import uuid
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from random import Random
 from typing import Any
@@ -26,7 +27,7 @@ from walkit.replication.logs import importer
 from walkit.replication.transport import grpc_common
 from walkit.segments import writer_lock
 from walkit.simulate.runner import Runner
-from walkit.simulate.world_locks import Lock, Queue, RLock
+from walkit.simulate.world_locks import Event, Lock, Pool, Queue, RLock
 
 EPOCH_NS = 1_700_000_000 * 10**9
 """When each world begins, by its wall clocks."""
@@ -85,7 +86,16 @@ def _substitutes(runner: Runner, seed: int, grpc: Any) -> dict[int, Any]:
         "time_ns": wall_ns,
         "sleep": lambda seconds: runner.sleep(seconds * 1000),
     }
-    locks: dict[str, Callable[..., Any]] = {"Lock": lambda: Lock(runner), "RLock": lambda: RLock(runner)}
+    locks: dict[str, Callable[..., Any]] = {
+        "Lock": lambda: Lock(runner),
+        "RLock": lambda: RLock(runner),
+        "Event": lambda: Event(runner),
+    }
+    drawn: dict[str, Callable[..., Any]] = {
+        "randbits": chance.getrandbits,
+        "token_bytes": chance.randbytes,
+        "token_hex": lambda size: chance.randbytes(size).hex(),
+    }
 
     def start_new_thread(run: Callable[..., object], args: tuple[Any, ...]) -> None:
         assert runner.life is not None
@@ -96,20 +106,17 @@ def _substitutes(runner: Runner, seed: int, grpc: Any) -> dict[int, Any]:
         id(threading): _Module(threading, runner, **locks),
         id(queue): _Module(queue, runner, SimpleQueue=lambda: Queue(runner)),
         id(weakref): _Module(weakref, runner, finalize=_NoFinalizer),
-        id(secrets): _Module(
-            secrets,
-            runner,
-            randbits=chance.getrandbits,
-            token_bytes=chance.randbytes,
-            token_hex=lambda size: chance.randbytes(size).hex(),
-        ),
+        id(secrets): _Module(secrets, runner, **drawn),
         id(uuid): _Module(uuid, runner, uuid4=lambda: uuid.UUID(int=chance.getrandbits(128), version=4)),
         id(grpc_common.grpc): grpc,
     }
     functions: list[tuple[Any, Callable[..., Any]]] = [
-        (getattr(time, name), mine) for name, mine in clock.items()
+        (getattr(module, name), mine)
+        for module, own in ((time, clock), (secrets, drawn))
+        for name, mine in own.items()
     ]
     functions += [
+        (ThreadPoolExecutor, lambda *_: Pool(runner)),
         (_thread.allocate_lock, lambda: Lock(runner)),
         (queue.SimpleQueue, lambda: Queue(runner)),
         (_thread.start_new_thread, start_new_thread),

@@ -12,16 +12,18 @@ import os
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from zlib import crc32
 
 from walkit.models import CrashingStorage
 from walkit.simulate.host import hosted
 from walkit.simulate.runner import Process, Runner
-from walkit.simulate.world_faults import LINK_KINDS, PRIMARY, Fault, Schedule
+from walkit.simulate.world_faults import LINK_KINDS, PRIMARY, WAITING_KINDS, Fault, Schedule
 from walkit.simulate.world_link import WorldGrpc
 from walkit.simulate.world_log import Ledger, Violation
 from walkit.simulate.world_network import Network
-from walkit.simulate.world_nodes import LEASE_S, LogNode, Node, ReaderNode, nodes_of
+from walkit.simulate.world_nodes import LEASE_S, LogNode, Node, ReaderNode
+from walkit.simulate.world_objects import nodes_of
 from walkit.simulate.world_rules import Rules
 
 SETTLE_MS = 120_000.0
@@ -80,14 +82,16 @@ class World:
     def __init__(self, schedule: Schedule, *, sample_ms: float | None = None) -> None:
         self.schedule, seed = schedule, schedule.seed
         self.runner, self.ledger = Runner(seed), Ledger()
-        self.logs, self.readers = nodes_of(self.runner, self.ledger, seed)
+        nodes = nodes_of(self.runner, self.ledger, seed)
+        self.logs = [node for node in nodes if isinstance(node, LogNode)]
+        self.readers = [node for node in nodes if isinstance(node, ReaderNode)]
         self.leader = self.logs[0]
         """The primary that writers and readers are sent to."""
         self._old: LogNode | None = None
         """A primary in whose place another one comes, until it follows that."""
         self._is_whole = True
         """Whether no folder of a log was replaced."""
-        self._nodes: dict[str, Node] = {n.name: n for n in (*self.logs, *self.readers)}
+        self._nodes: dict[str, Node] = {node.name: node for node in nodes}
         self.network = Network(self.runner, seed, {node.port: node.process for node in self.logs})
         self.rules = Rules(self.runner, self.ledger, self.logs, self.readers)
         self._sample_ms, self._samples = sample_ms, list[Sample]()
@@ -185,16 +189,15 @@ class World:
             end = lambda: self.network.end(here)  # noqa: E731
         elif fault.kind == "promote":
             self._promote(fault)
-        else:
-            node = self._nodes[fault.target]
+        elif (node := self._nodes.get(fault.target)) is not None:
             process, disk = node.process, node.disk
-            if fault.kind == "crash" and fault.amount and process.up:
-                disk.on_write = lambda: self._crash(fault, node)
-                self.runner.after(fault.amount, lambda: self._crash_idle(fault, node))
-            elif fault.kind == "crash":
-                self._crash(fault, node)
-            elif fault.kind == "stall":
-                process.stalled_until_ms = max(process.stalled_until_ms, fault.until_ms)
+            if fault.kind in WAITING_KINDS:
+                act = partial(self._crash if fault.kind == "crash" else self._stall, fault, node)
+                if fault.amount and process.up:
+                    disk.on_write = act
+                    self.runner.after(fault.amount, lambda: self._act_idle(node, act))
+                else:
+                    act()
             elif fault.kind == "write":
                 disk.fails_next_write = True
                 end = lambda: setattr(disk, "fails_next_write", False)  # noqa: E731
@@ -209,6 +212,9 @@ class World:
             elif fault.kind == "away":
                 disk.away += 1
                 end = disk.come_back
+            elif fault.kind == "requests":
+                disk.trouble += fault.amount
+                end = lambda: setattr(disk, "trouble", disk.trouble - fault.amount)  # noqa: E731
             else:
                 assert fault.kind == "storage" and isinstance(node, ReaderNode)
                 kind = "read_only" if fault.amount else "fails"
@@ -250,7 +256,10 @@ class World:
 
     def _led(self, old: LogNode, new: LogNode, fault: Fault) -> None:
         """Send those that follow to the new primary, when it serves: half of them only later where two are at work."""
-        if self._old is not old or self.leader is new:
+        if self._old is not old or self.leader is new or new.store is None:
+            return
+        if not old.gives_way(new):
+            new.exit()
             return
         self.leader = new
         followers: list[LogNode | ReaderNode] = [n for n in self.logs if n not in (old, new)]
@@ -274,11 +283,15 @@ class World:
         node.kill()
         node.restart(fault.for_ms)
 
-    def _crash_idle(self, fault: Fault, node: Node) -> None:
-        """End a process that has written nothing for as long as it was waited for."""
-        if node.disk.on_write is not None:
+    def _stall(self, fault: Fault, node: Node) -> None:
+        process, until_ms = node.process, self.runner.now_ms + fault.for_ms
+        process.stalled_until_ms = max(process.stalled_until_ms, until_ms)
+
+    def _act_idle(self, node: Node, act: Callable[[], object]) -> None:
+        """Let a fault come to a process that has written nothing for as long as it was waited for."""
+        if node.disk.on_write is act:
             node.disk.on_write = None
-            self._crash(fault, node)
+            act()
 
     # -- what is seen
 

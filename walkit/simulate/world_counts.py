@@ -65,6 +65,9 @@ COVERAGE = (
         "promised by replicas": "a replica is promoted that has to have each acknowledged record",
         "a rewind is held": "claims hold what a rewind would cut, and it is forced",
         "replica begins anew": "a replica or an old primary that cannot be rewound begins in an empty folder",
+        "requests": "a request to the objects is refused, lost or done late",
+        "fenced": "a writer is refused, as another one has taken its log over",
+        "compacted": "files take the place of objects",
         "reader begins anew": "a reader that has applied what a promotion lost begins in an empty folder",
     }
     | {

@@ -50,6 +50,10 @@ class Disk:
         self.away, self.returning = self.away - 1, self.returning + 1
         self.runner.after(MOUNT_MS, lambda: setattr(self, "returning", self.returning - 1))
 
+    def seen_by(self, life: Life) -> DiskStorage:
+        """Return it as one life of a process sees it."""
+        return DiskStorage(self, life)
+
     def wait_for_write(self) -> bool:
         """Let a write take its time; whether it is to fail then."""
         fails, self.fails_next_write = self.fails_next_write, False
@@ -72,6 +76,11 @@ class DiskStorage(PassingStorage):
         self.saw_absence = False
         self.files: list[str] = []
         """Names of the files that it has open."""
+
+    @property
+    def place(self) -> DiskStorage:
+        """The storage that is given to walkit."""
+        return self
 
     @property
     def location(self) -> str:

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from random import Random
+from typing import NamedTuple
 
 PRIMARY = "primary"
 REPLICAS = ("replica-1", "replica-2")
 READERS = ("reader-1", "reader-2")
-LOGS = (PRIMARY, *REPLICAS)
+WRITERS = (PRIMARY, "primary-2")
+"""Those of a log on object storage."""
+LOGS = (PRIMARY, *REPLICAS, WRITERS[1])
 NODES = (*LOGS, *READERS)
 CHAOS_MS = 15_000.0
 """How long faults begin, and clients append."""
@@ -35,7 +38,10 @@ KINDS = {
     "another": "an empty folder takes the place of the one of the process",
     "storage": "reads of the shared log fail, and claims cannot be renewed; or only that",
     "promote": "the primary is lost, or is thought to be, and a replica is promoted; the old one joins later",
+    "requests": "a part of the requests to the objects is refused, lost or done late",
 }
+WAITING_KINDS = ("crash", "stall")
+"""Those that may wait for a write."""
 LINK_KINDS = ("cut", "clog", "lose", "repeat", "reorder", "delay", "damage")
 
 
@@ -50,13 +56,13 @@ class Fault:
     target: str
     for_ms: float
     amount: float = 0.0
-    """The part of the messages, from 0 to 1; milliseconds of delay or skew, or of a crash's wait for a write; 1 if
-    the old primary still runs, or a storage can be read."""
+    """The part of the messages or requests, from 0 to 1; milliseconds of delay or skew, or of the wait of a crash or a
+    stall for a write; 1 if the old primary still runs, or a storage can be read."""
 
     @property
     def until_ms(self) -> float:
         """When it is over."""
-        return self.at_ms + self.for_ms + (self.amount if self.kind == "crash" else 0)
+        return self.at_ms + self.for_ms + (self.amount if self.kind in WAITING_KINDS else 0)
 
     def __str__(self) -> str:
         by = f" by {self.amount:.0f} ms"
@@ -66,7 +72,7 @@ class Fault:
             "skew": by,
             "storage": " read-only",
         }
-        words |= {"crash": " in its next write", "promote": " (the old one runs)"}
+        words |= dict.fromkeys(WAITING_KINDS, " in its next write") | {"promote": " (the old one runs)"}
         how = words.get(self.kind, f" {self.amount:.0%}") if self.amount else ""
         return f"{self.number}: {self.at_ms:.0f} ms, {self.kind} {self.target}{how} for {self.for_ms:.0f} ms"
 
@@ -103,22 +109,56 @@ def random_of(seed: int, *concern: object) -> Random:
     return Random("/".join(map(str, (seed, *concern))))
 
 
+class Cast(NamedTuple):
+    """The processes of a world by their roles, and the kinds of its faults."""
+
+    writers: tuple[str, ...]
+    replicas: tuple[str, ...]
+    readers: tuple[str, ...]
+    kinds: tuple[str, ...]
+
+    @property
+    def shares(self) -> bool:
+        """Whether the log is on object storage, where a second writer takes it over."""
+        return len(self.writers) > 1
+
+
+IN_A_FOLDER = Cast(
+    (PRIMARY,),
+    REPLICAS,
+    READERS,
+    (*(kind for kind in KINDS if kind != "requests"), "cut", "crash", "crash", "stall", "storage"),
+)
+ON_OBJECTS = Cast(
+    WRITERS,
+    REPLICAS[:1],
+    READERS,
+    (*KINDS, *("promote",) * 6, *("requests", "crash", "stall") * 3),
+)
+
+
+def cast_of(seed: int) -> Cast:
+    """Return who is in the world of a seed: the log of each third one is on object storage."""
+    return ON_OBJECTS if seed % 3 == 2 else IN_A_FOLDER
+
+
 def draw_faults(seed: int) -> tuple[Fault, ...]:
     """Return the faults of a seed, by their time."""
-    random = random_of(seed, "faults")
+    random, cast = random_of(seed, "faults"), cast_of(seed)
     count = random.randint(FAULTS_MIN, FAULTS_MAX)
     times = sorted(round(random.uniform(0, CHAOS_MS), 1) for _ in range(count))
-    return tuple(fault for number, at_ms in enumerate(times) for fault in _draw(random, number, at_ms))
+    return tuple(fault for number, at_ms in enumerate(times) for fault in _draw(random, cast, number, at_ms))
 
 
-def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
-    kind = random.choice((*KINDS, "cut", "crash", "crash", "stall", "storage"))
+def _draw(random: Random, cast: Cast, number: int, at_ms: float) -> Sequence[Fault]:
+    kind = random.choice(cast.kinds)
     for_ms = round(
         random.choice((random.uniform(50, 600), random.uniform(600, 4000), random.uniform(4000, 12000))), 1
     )
-    amount, target = 0.0, random.choice(NODES)
+    logs = (*cast.writers, *cast.replicas)
+    amount, target = 0.0, random.choice((*logs, *cast.readers))
     if kind in LINK_KINDS:
-        ends = [PRIMARY, random.choice((*REPLICAS, *READERS))]
+        ends = [PRIMARY, random.choice((*cast.replicas, *cast.readers))]
         random.shuffle(ends)
         target = ">".join(ends)
         amount = round(random.uniform(0.1, 0.9), 2) if kind in ("lose", "repeat", "damage") else 0.0
@@ -126,21 +166,25 @@ def _draw(random: Random, number: int, at_ms: float) -> Sequence[Fault]:
     elif kind == "promote":
         target, amount = PRIMARY, random.choice((0.0, 1.0))
     elif kind == "write":
-        target = random.choice(LOGS)
+        target = random.choice(logs)
     elif kind == "skew":
         amount = round(random.uniform(-SKEW_MS, SKEW_MS))
     elif kind in ("back", "another"):
-        target = random.choice((*REPLICAS, *READERS))
+        target = random.choice((*cast.replicas, *cast.readers))
+    elif kind == "requests":
+        target, amount = PRIMARY, round(random.uniform(0.05, 0.5), 2)
+    elif kind == "stall" and cast.shares and target in cast.writers:
+        amount = random.choice((0.0, CRASH_WAITS_MS))
     elif kind == "away":
         for_ms = round(random.uniform(500, 9000), 1)
     elif kind == "storage":
-        target, amount = random.choice(READERS), random.choice((0.0, 0.0, 1.0))
+        target, amount = random.choice(cast.readers), random.choice((0.0, 0.0, 1.0))
         for_ms = round(random.uniform(500, 9000), 1)
     elif kind == "crash":
         for_ms = round(
             random.choice((random.uniform(50, 3000), random.uniform(50, 3000), random.uniform(9000, 16000))),
             1,
         )
-        if target in LOGS:
+        if target in logs:
             amount = random.choice((0.0, CRASH_WAITS_MS))
     return (Fault(number=number, at_ms=at_ms, kind=kind, target=target, for_ms=for_ms, amount=amount),)

@@ -1,11 +1,12 @@
-"""Locks and queues of a world: see `threading` and `queue`."""
+"""Locks, queues, events and pools of a world: see `threading`, `queue` and `concurrent.futures`."""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from queue import Empty
-from typing import Any
+from typing import Any, Self
 
 from walkit.simulate.runner import Runner, Thread
 
@@ -107,3 +108,71 @@ class Queue:
     def empty(self) -> bool:
         """See queue.SimpleQueue."""
         return not self._items
+
+
+class Event:
+    """A `threading.Event` of a world."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._unset = Lock(runner)
+        self._unset.acquire()
+
+    def set(self) -> None:
+        """See threading.Event."""
+        if self._unset.locked():
+            self._unset.release()
+
+    def wait(self) -> None:
+        """See threading.Event."""
+        with self._unset:  # the next thread that waits follows
+            pass
+
+
+class Task:
+    """A `Future` of a world, on a thread of its own."""
+
+    def __init__(self, runner: Runner, do: Callable[[], Any]) -> None:
+        self._do, self._done = do, Event(runner)
+        self._value: Any = None
+        self._error: Exception | None = None
+        assert runner.life is not None
+        runner.spawn(runner.life, self._run, "pool")
+
+    def _run(self) -> None:
+        try:
+            self._value = self._do()
+        except Exception as error:  # noqa: BLE001 - `result` raises it
+            self._error = error
+        self._done.set()
+
+    def result(self) -> Any:
+        """See Future."""
+        self._done.wait()
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+
+class Pool:
+    """A `ThreadPoolExecutor` of a world."""
+
+    def __init__(self, runner: Runner) -> None:
+        self._runner = runner
+
+    def submit(self, do: Callable[..., Any], *args: Any) -> Task:
+        """See Executor."""
+        return Task(self._runner, lambda: do(*args))
+
+    def map(self, do: Callable[..., Any], items: Iterable[Any]) -> Iterator[Any]:
+        """See Executor."""
+        tasks = [self.submit(do, item) for item in items]
+        return (task.result() for task in tasks)
+
+    def shutdown(self, **_: object) -> None:
+        """See Executor."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Wait for nothing: each result was taken."""

@@ -99,6 +99,8 @@ class Ledger:
 
     def __init__(self) -> None:
         self._branches: dict[int, Branch] = {}
+        self.found: Violation | None = None
+        """A broken rule that a program was not to see."""
 
     def branch_of(self, lineage: Sequence[EpochRecord]) -> Branch | None:
         """Return the branch of a log by its last epoch; None before the first. Violation if nobody began it."""

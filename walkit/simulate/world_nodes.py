@@ -7,7 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from walkit.config import Durability, LogOptions, Retention, StoreOptions
-from walkit.errors import ClaimError, DivergenceError, LogNotFoundError, StorageError, WalkitError
+from walkit.errors import (
+    ClaimError,
+    DivergenceError,
+    LogFencedError,
+    LogNotFoundError,
+    StorageError,
+    WalkitError,
+)
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication.core.backoff import Backoff
@@ -20,9 +27,10 @@ from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica
 from walkit.replication.replica.promote import promote
 from walkit.simulate.runner import Life, Process, Runner
+from walkit.simulate.world_bucket import BucketView
 from walkit.simulate.world_counts import SEEN_EVENTS
 from walkit.simulate.world_disk import Disk, DiskStorage
-from walkit.simulate.world_faults import LOGS, PRIMARY, READERS, random_of
+from walkit.simulate.world_faults import LOGS, PRIMARY, random_of
 from walkit.simulate.world_log import Branch, Ledger, Rows, Violation
 from walkit.store import Store
 
@@ -48,14 +56,16 @@ class Node:
 
     leader: LogNode
     """The primary that it follows."""
-    storage: DiskStorage
-    """The folder of its log, as this life sees it."""
+    has_state = True
+    """Whether it applies the records to a state."""
+    storage: DiskStorage | BucketView
+    """The place of its log, as this life sees it."""
 
     def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
         self.name, self.runner, self.ledger = name, runner, ledger
         self.process = Process(name, runner)
         self.random = random_of(seed, name)
-        self.disk = Disk(name, runner, random_of(seed, name, "disk"))
+        self.disk: Any = Disk(name, runner, random_of(seed, name, "disk"))
         self.down_until_ms = 0.0
         self.was_replaced = False
         """Whether its folder was, so that its primary refuses it under the identity that it has."""
@@ -147,6 +157,8 @@ class LogNode(Node):
     """Whether its clients append."""
     branch: Branch | None = None
     """Of its log, while it is a primary that was opened."""
+    shares = False
+    """Whether another process may take over its log where that is."""
     forces = False
     """Whether it is rewound past claims."""
     _values = 0
@@ -167,7 +179,7 @@ class LogNode(Node):
         return "primary" if self.leads else "replica"
 
     def _main(self, life: Life) -> None:
-        self.storage = storage = DiskStorage(self.disk, life)
+        self.storage = storage = self.disk.seen_by(life)
         try:
             if self.leads:
                 self._lead(life, storage)
@@ -178,9 +190,9 @@ class LogNode(Node):
                 raise
             self.runner.after(0, self.exit)
 
-    def _lead(self, life: Life, storage: DiskStorage) -> None:
+    def _lead(self, life: Life, storage: DiskStorage | BucketView) -> None:
         if self.branch is None and self._was_promoted:
-            promote(storage, events=self.event)
+            promote(storage.place, events=self.event)
         checkpoints = StoreOptions(checkpoint_every=self.random.choice((24, 120)))
         options = replace(
             OPTIONS,
@@ -189,7 +201,7 @@ class LogNode(Node):
             retention=RETENTION,
             in_flight=self.random.choice((1, 2, 4)),
         )
-        store = Store.open(None, options, checkpoints, events=self.event, storage=storage)
+        store = Store.open(None, options, checkpoints, events=self.event, storage=storage.place)
         self._compare(store)
         primary = Primary(
             store,
@@ -211,6 +223,8 @@ class LogNode(Node):
     def _compare(self, store: Store) -> None:
         """Compare the log that was opened with the ledger, which learns the records that were not acknowledged."""
         log, before = store.log, self.branch
+        if not self.is_newest(store):
+            raise LogFencedError(log.location, 0)
         lineage, own = log.parts.manifest_store.current.lineage, log.parts.core.identity.epoch_id
         branch = self.branch = self.ledger.opened(lineage, own, before)
         if before is None and self._was_promoted:
@@ -223,15 +237,15 @@ class LogNode(Node):
         if log.durable_lsn < branch.shown_lsn:
             raise Violation("durable", f"the log ends at LSN {log.durable_lsn}; {branch.shown_lsn} was shown")
         branch.forget_after(log.durable_lsn)
-        rows = [(bytes(r.key or b""), bytes(r.value or b"")) for r in log.read()]
-        branch.learn(log.durable_lsn - len(rows) + 1, rows, "the log after an opening")
-        branch.shown_lsn = log.durable_lsn
+        for r in log.read():
+            branch.learn(r.lsn, [(bytes(r.key or b""), bytes(r.value or b""))], "the log after an opening")
+        branch.shown_lsn = max(branch.shown_lsn, log.durable_lsn)
         if dict(store.items()) != branch.states[log.durable_lsn]:
             raise Violation("durable", "the state is another after an opening")
 
-    def _follow(self, storage: DiskStorage) -> None:
+    def _follow(self, storage: DiskStorage | BucketView) -> None:
         replica = Replica(
-            storage,
+            storage.place,
             f"127.0.0.1:{self.leader.port}",
             self.random.choice((None, "zstd")),
             name=self.name,
@@ -272,6 +286,14 @@ class LogNode(Node):
         self.disk.free()
         self.leads, self._was_promoted, self.branch = True, True, None
         self.restart(RESTART_MS)
+
+    def is_newest(self, store: Store) -> bool:
+        """Say whether no other process has opened its log since."""
+        return True
+
+    def gives_way(self, new: LogNode) -> bool:
+        """Say whether another node may take the place of this one, as it has opened its log."""
+        return True
 
     def follow(self, leader: LogNode) -> None:
         """Be a replica of this primary from now on."""
@@ -331,11 +353,14 @@ class ReaderNode(Node):
         """By the name in DiskStorage, how many there are."""
 
     def _main(self, life: Life) -> None:
-        self.storage = DiskStorage(self.leader.disk, life)
+        self.storage = self.leader.disk.seen_by(life)
         self.storage.fails, self.storage.read_only = self.faults["fails"], self.faults["read_only"]
+        if self.leader.shares and self.leader.branch is None:  # the log is being made
+            self.runner.after(0, self.exit)
+            return
         try:
             reader = DeltaReader(
-                self.storage,
+                self.storage.place,
                 f"127.0.0.1:{self.leader.port}",
                 checkpoint=DiskStorage(self.disk, life),
                 checkpoint_s=1.0,
@@ -356,6 +381,14 @@ class ReaderNode(Node):
             self.runner.after(0, self.exit)
             return
         self.reader = reader.start()
+
+    def missing(self, lsn: int) -> str:
+        """Return what keeps it from having everything up to an LSN, in words; "" if nothing does."""
+        if self.reader is None:
+            return "is down"
+        if self.reader.applied_lsn != lsn:
+            return f"has applied LSN {self.reader.applied_lsn} of {lsn}"
+        return "" if self.reader._loop.is_answered else "gets no answer to its polls"
 
     def follow(self, leader: LogNode) -> None:
         """Read the log of this primary from now on."""
@@ -378,12 +411,3 @@ class ReaderNode(Node):
             self.runner.count("load again", counts.retries)
             self.runner.count("delta unfit", counts.unfit)
         self.reader = None
-
-
-def nodes_of(runner: Runner, ledger: Ledger, seed: int) -> tuple[tuple[LogNode, ...], tuple[ReaderNode, ...]]:
-    """Make the processes of a world: the first one is its primary."""
-    logs = tuple(LogNode(name, runner, ledger, seed) for name in LOGS)
-    readers = tuple(ReaderNode(name, runner, ledger, seed) for name in READERS)
-    for node in (*logs, *readers):
-        node.leader = logs[0]
-    return logs, readers

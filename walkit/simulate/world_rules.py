@@ -22,6 +22,7 @@ RULES = {
     "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
     "announced": "a reader announces only what it has applied, each record once and in order",
     "claims": "nothing is dropped that was promised to a replica or a reader",
+    "fenced": "a writer whose log was taken over publishes nothing, and nothing that the log names is deleted",
     "refused": "no replica and no reader ends, is rewound or is emptied for a reason that is not there",
     "bounds": "what waits in memory is bounded",
     "converged": "after the faults all logs and states become equal, and the primary knows it",
@@ -58,6 +59,8 @@ class Rules:
 
     def check(self) -> None:
         """Check everything, in a time that does not grow with the log."""
+        if self.ledger.found is not None:
+            raise self.ledger.found
         for node in self.logs:
             if node.leads:
                 self._check_primary(node)
@@ -71,9 +74,10 @@ class Rules:
         if store is None or primary is None or branch is None:
             return
         core = store.log.parts.core
-        if branch.acked_lsn > core.durable_lsn:
+        if node.is_newest(store) and branch.acked_lsn > core.durable_lsn:
             raise Violation(
-                "durable", f"LSN {branch.acked_lsn} is acknowledged, {core.durable_lsn} is durable"
+                "durable",
+                f"LSN {branch.acked_lsn} is acknowledged, {core.durable_lsn} is durable at {node.name}",
             )
         oldest, now_ms = self._oldest_lsn(node), self.runner.now_ms
         heard = {self._check_session(session, node) for session in primary._sessions}
@@ -189,7 +193,9 @@ class Rules:
     def _ended(self, node: LogNode | ReaderNode, error: WalkitError) -> None:
         """A replica or reader has ended: for its storage it may; all else is tried again by itself."""
         store, count = node.leader.store, self.runner.count
-        if isinstance(error, StorageError):
+        # Another writer has trimmed or appended since.
+        is_late = node.leader.shares and (store is None or not node.leader.is_newest(store))
+        if isinstance(error, StorageError) or (is_late and isinstance(error, GapError | DivergenceError)):
             count(f"{node.kind} fails")
             node.exit()
         elif isinstance(error, IdentityError) and error.reason == "rewound" and node.was_replaced:
@@ -243,7 +249,7 @@ class Rules:
         if branch.last_lsn != lsn:
             return f"LSN {branch.last_lsn} of {lsn} is acknowledged"
         acked = {s.core.name: s.core.acked for s in primary._sessions if s.core.state == "streaming"}
-        replicas = [node for node in self.logs if node is not leader]
+        replicas = [node for node in self.logs if node is not leader and not node.shares]
         for node in replicas:
             replica = node.replica
             if replica is None:
@@ -255,13 +261,9 @@ class Rules:
             if acked.get(node.name) != replica.log.end:
                 return f"the primary does not know that {node.name} has everything"
         for each in self.readers:
-            if each.reader is None:
-                return f"{each.name} is down"
-            if each.reader.applied_lsn != lsn:
-                return f"{each.name} has applied LSN {each.reader.applied_lsn} of {lsn}"
-            if not each.reader._loop.is_answered:
-                return f"no poll of {each.name} is answered"
-        for name in (node.name for node in (*replicas, *self.readers)):
+            if missing := each.missing(lsn):
+                return f"{each.name} {missing}"
+        for name in (node.name for node in (*replicas, *self.readers) if node.has_state):
             other, compared_lsn = self._compared.get(name, (branch, 0))
             if compared_lsn != lsn or not branch.has_all_of(other, LogEnd(last_lsn=lsn)):
                 return f"the state of {name} was not compared"
