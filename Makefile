@@ -52,7 +52,7 @@ pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)
 
 check: setup ## ruff, codespell and mypy --strict
-	$(VENV)/codespell
+	$(VENV)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs walkit tests scripts dashboards
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
 	$(VENV)/mypy
