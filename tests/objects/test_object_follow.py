@@ -7,14 +7,18 @@ import sys
 import threading
 from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import walkit
 from tests.support.object_servers import SECRET, moto_bucket
 from tests.support.threads import wait_until
 from walkit.objects.open import open_object_writer
+from walkit.objects.segments_folder import segments_folder
 from walkit.objects.verify import verify
 from walkit.objects.view import ObjectEnd
 from walkit.read.reader import LogReader
+from walkit.segments.manifest_store import load_manifest
+from walkit.storage import MemoryObjectStore
 from walkit.storage.address import open_store
 from walkit.storage.object_files import FileObjectStore
 
@@ -77,3 +81,17 @@ def test_a_log_on_s3_is_followed_read_and_verified() -> None:
         assert [r.value for r in reader] == values and list(reader.read(13)) == []
         store = stack.enter_context(closing(open_store(url, options)))
         assert walkit.verify(store).ok is True and SECRET not in repr(reader)
+
+
+def test_a_segment_of_an_open_log_grows_with_it() -> None:
+    """Open the newest segment as a primary reads it, append: the file that is open has the new frame, too."""
+    with walkit.open(MemoryObjectStore()) as log:
+        log.append(b"first")
+        contents: Any = log.parts.contents
+        folder = segments_folder(contents.view)
+        file = folder.open(load_manifest(folder).sealed[-1].name, "read")
+        before = file.size()
+        log.append(b"second")
+        assert load_manifest(folder).end.last_lsn == 2
+        assert file.size() > before and len(file.read(before, 1 << 20)) == file.size() - before
+        file.close()

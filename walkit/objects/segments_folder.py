@@ -110,10 +110,15 @@ class SegmentsFolder:
             if view.floor.number < number <= view.end.number:
                 first = firsts.get(number) or view.source.header(number, view.first_lsn)
                 following = min((other for other in firsts if other > number), default=view.end.number + 1)
-                return _SegmentFile(view, first, following - 1)
+                return _SegmentFile(self.latest, first, following - 1)
         except GapError:
             pass  # trimmed since the last look
         raise storage_error("open", name, self.location, errno.ENOENT)
+
+    def latest(self) -> ObjectView:
+        """Return the view of the last look."""
+        with once(self._lock), self._lock:
+            return self._view
 
     def is_locked(self, name: str) -> bool:
         """See Storage. A writer may live at any time, so the end is that of the manifest."""
@@ -140,10 +145,11 @@ def segments_folder(look: Callable[[], ObjectView]) -> Storage:
 
 
 class _SegmentFile(MemoryFile):
-    """A header, then the frames of one epoch from a bulk on, which are asked for ahead as they are read."""
+    """A header, then the frames of one epoch from a bulk on, read ahead. It grows with the log, like a file."""
 
-    def __init__(self, view: ObjectView, first: BulkHeader, last: int) -> None:
-        """`last` is the number of the last bulk that is asked for ahead."""
+    def __init__(self, latest: Callable[[], ObjectView], first: BulkHeader, last: int) -> None:
+        """`latest` returns the newest view; `last` is the number of the last bulk that is asked for ahead."""
+        view = latest()
         begun = view.manifest.epoch_of(first.epoch)
         is_first = begun is not None and begun.first_lsn == first.first_lsn
         self._header = replace(
@@ -153,31 +159,34 @@ class _SegmentFile(MemoryFile):
             frame_bytes_max=FRAME_BYTES_LIMIT,  # that of the first bulk need not hold for the others
         )
         super().__init__(self._header.name, self._header.encode())
-        self._view, self._last = view, last
-        following = (e.position for e in view.manifest.lineage if e.number > first.epoch)
-        self._end = min(following, default=view.end.position)
+        self._latest, self._last = latest, last
         self._bulk: Bulk | None = None
         self._ahead: Generator[Bulk | None] | None = None
 
     def size(self) -> int:
         """See StorageFile."""
-        return self._header.offset_of(self._end)
+        return self._header.offset_of(self._end_in(self._latest()))
+
+    def _end_in(self, view: ObjectView) -> int:
+        """Return the position where the frames of the epoch end so far."""
+        following = (e.position for e in view.manifest.lineage if e.number > self._header.epoch)
+        return min(following, default=view.end.position)
 
     def read(self, offset: int, size: int) -> bytes:
         """See StorageFile. GapError for bulks that were trimmed; SegmentMissingError, CorruptionError, StorageError."""
         parts: list[bytes | memoryview] = [super().read(offset, size)]
-        left = size - len(parts[0])
+        left, view = size - len(parts[0]), self._latest()
         position = self._header.start_position + max(offset - SEGMENT_HEADER_BYTES, 0)
-        while left and position < self._end:
-            bulk = self._bulk_at(position)
+        while left and position < self._end_in(view):
+            bulk = self._bulk_at(position, view)
             at = BULK_HEADER_BYTES + position - bulk.header.start_position
             parts.append(memoryview(bulk.data)[at : at + left])
             left, position = left - len(parts[-1]), position + len(parts[-1])
         return b"".join(parts)
 
-    def _bulk_at(self, position: int) -> Bulk:
+    def _bulk_at(self, position: int, view: ObjectView) -> Bulk:
         """Return the bulk that a position before the end is in."""
-        bulk, view, found = self._bulk, self._view, None
+        bulk, found = self._bulk, None
         if bulk is not None and bulk.header.start_position <= position < bulk.header.end.position:
             return bulk
         if bulk is not None and bulk.header.end.position == position:

@@ -330,8 +330,8 @@ class SharedObjects:
         self.storage: Storage = end.folder()
 
     def manifest(self) -> Manifest:
-        """See StoredSource."""
-        return self.view().manifest
+        """See StoredSource. Read again: a view may be of a moment before a checkpoint's."""
+        return load_manifest(self.storage)
 
     def view(self) -> View:
         """See StoredSource."""
