@@ -10,10 +10,12 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import closing
+from typing import Any
 
 import pyarrow.compute as pc
 
 from walkit._internal.arrow import pa
+from walkit._internal.locks import once
 from walkit.errors import WalkitError
 from walkit.format.file_names import lsn_of_name, snapshot_name
 from walkit.links.writer import PayloadWriter
@@ -44,7 +46,7 @@ class PayloadFloor:
     def __init__(self, parts: LogParts, writer: PayloadWriter) -> None:
         self._parts, self._writer = parts, writer
         # Held through one freeing, and guards the fields that follow. No lock of the commit path is taken under it.
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
         self._from_lsn = 1
         """No record before this one has a link to a payload."""
         self._snapshots: dict[int, int | None] = {}
@@ -60,7 +62,7 @@ class PayloadFloor:
         if not saving and not state_lock.acquire(blocking=False):
             return
         try:
-            with self._lock:
+            with once(self._lock), self._lock:
                 self._free()
         except WalkitError as error:
             self._parts.events.emit("walkit.upkeep.fail", job="payloads", error=str(error))

@@ -13,6 +13,7 @@ from itertools import count, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from walkit._internal.arrow import pa
+from walkit._internal.locks import once
 from walkit.errors import (
     CorruptionError,
     GapError,
@@ -88,19 +89,19 @@ class Payloads:
     ) -> None:
         self.location, self._named, self._open, self._given = location, named, open_log, given
         # Guards the two fields that follow; a payload log is opened under it.
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
         self._sources: dict[int, PayloadSource] = {}
         self._views: dict[int, tuple[View, int]] = {}
 
     def adopt(self, log_id: int, source: PayloadSource) -> None:
         """Read this log through a source that is open already, and stays its owner's."""
-        with self._lock:
+        with once(self._lock), self._lock:
             self._sources[log_id] = source._replace(close=lambda: None)
             self._views.pop(log_id, None)
 
     def close(self) -> None:
         """Close the payload logs; they are opened again when they are needed again."""
-        with self._lock:
+        with once(self._lock), self._lock:
             sources, self._sources = self._sources, {}
             self._views.clear()
         for source in sources.values():
@@ -148,7 +149,7 @@ class Payloads:
         except PayloadError:
             raise
         except WalkitError as error:
-            with self._lock:
+            with once(self._lock), self._lock:
                 self._views.pop(log_id, None)
             is_gone = isinstance(error, GapError | CorruptionError)
             kind = PayloadGoneError if is_gone else PayloadUnreachableError
@@ -161,7 +162,7 @@ class Payloads:
     def _view(self, wanted: _Wanted, last_lsn: int) -> View:
         """Return a view of a payload log that reaches to an LSN."""
         log_id = wanted.link.log_id
-        with self._lock:
+        with once(self._lock), self._lock:
             known = self._views.get(log_id)
             if known is None or known[1] < last_lsn:
                 source = self._sources.get(log_id)
@@ -275,7 +276,7 @@ class _Ahead:
     def __init__(self, payloads: Payloads, lsns: list[int], links: list[Link]) -> None:
         self._payloads, self._lsns, self._links = payloads, lsns, links
         # Guards the three fields that follow, and is held while values are fetched.
-        self._lock = threading.Lock()
+        self._lock: Any = threading.RLock()
         self._ready: dict[int, bytes] = {}
         self._next, self._count = 0, 1
 
@@ -284,7 +285,7 @@ class _Ahead:
         return lambda: self._value(row)
 
     def _value(self, row: int) -> bytes:
-        with self._lock:
+        with once(self._lock), self._lock:
             if row not in self._ready:
                 self._ready.clear()
                 self._count = 2 * self._count if row == self._next else 1
