@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from walkit._internal.report import report_html
@@ -32,6 +33,8 @@ class CopyReport:
     bytes_kept: int
     """Bytes of segments that an earlier copy to this target had made whole."""
     duration_s: float
+    payload_logs: Mapping[int, str] = field(default_factory=dict)
+    """Places of the payload logs that the copy still needs, by their ids: they were not copied."""
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -45,6 +48,7 @@ class CopyReport:
         return asdict(self) | {
             "snapshots": list(self.snapshots),
             "snapshots_left": list(self.snapshots_left),
+            "payload_logs": {f"{log_id:016x}": place for log_id, place in self.payload_logs.items()},
         }
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -56,6 +60,10 @@ class CopyReport:
             ("records", f"{self.records:,} in {counted(self.segments, 'segment')}"),
             ("snapshots", self._lsns(self.snapshots)),
             *unusable,
+            *(
+                ("needs payload log", f"{log_id:016x} at {place}")
+                for log_id, place in self.payload_logs.items()
+            ),
             ("copied", f"{counted(self.bytes_copied, 'byte')}{kept}"),
             ("time", f"{self.duration_s:,.2f} s"),
         ]

@@ -47,6 +47,7 @@ from walkit.objects.entrance import claim, log_at, object_store_of
 from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim, is_due
+from walkit.read.payloads import names_of
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
@@ -95,6 +96,9 @@ def copy(
     be writable. Everything is written to `target`.partial, which is renamed last: a copy that was killed or failed
     leaves no `target`, and the same call continues with the files that are whole. Copies to one target exclude each
     other. In an object store nothing opens the copy before it is whole, and the same call continues it.
+
+    Values in a payload log stay there: the copy reads them where they are, and `payload_logs` of the report names the
+    places. It frees nothing there.
 
     The copy is the same history, not another log: two writers of a log and its copy diverge, and replication refuses
     diverged logs (DivergenceError).
@@ -365,6 +369,7 @@ def _report(
         segments=len(manifest.sealed),
         snapshots=snapshots,
         snapshots_left=tuple(left),
+        payload_logs=names_of(manifest, location),
         bytes_copied=meter.bytes_copied,
         bytes_kept=meter.bytes_kept,
         duration_s=time.perf_counter() - began,

@@ -6,9 +6,11 @@ import errno
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from typing import Any
 
 from walkit.copier.plan import open_span, plan_segments, planned_manifest
 from walkit.errors import StorageError, WalkitError
+from walkit.read.payloads import LOGS_KEY, names_of
 from walkit.read.view import LogView
 from walkit.storage.bulk import read_ahead
 from walkit.storage.interface import StorageFile
@@ -38,9 +40,8 @@ class PlannedFiles:
             self._view = look()
             self._segments, end = plan_segments(self._view, covered_lsn)
             own, records = self._view.manifest, [segment.record for segment in self._segments]
-            self.manifest = planned_manifest(
-                own, records, end, covered_lsn, own.extra if with_extra else None
-            )
+            extra = {**own.extra, **_named_payloads(self._view)} if with_extra else None
+            self.manifest = planned_manifest(own, records, end, covered_lsn, extra)
             self.snapshot_lsns = tuple(lsn for lsn in self._snapshots if lsn <= end.last_lsn)
             sizes = [segment.size for segment in self._segments]
             self.sizes = (*sizes, *(self._snapshots[lsn].size() for lsn in self.snapshot_lsns))
@@ -82,3 +83,9 @@ class PlannedFiles:
         for close in (self._close_segment, *(file.close for file in self._snapshots.values())):
             with suppress(WalkitError):
                 close()
+
+
+def _named_payloads(view: LogView) -> dict[str, Any]:
+    """Return the fact that names the payload logs of a log by places that are the same for its copy anywhere."""
+    named = names_of(view.manifest, view.storage.location)
+    return {LOGS_KEY: {f"{log_id:016x}": place for log_id, place in named.items()}} if named else {}

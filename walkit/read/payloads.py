@@ -216,6 +216,11 @@ class Payloads:
             row = next(rows)
             yield LinkedRecord.of(record, links[row], ahead.value_of(row))
 
+    def record(self, record: Record) -> Record:
+        """Return the record that a record of kind link stands for."""
+        link = self.link_of(record.lsn, record.value)
+        return LinkedRecord.of(record, link, lambda: self.value(record.lsn, link))
+
     def batches(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
         """Yield the records of a batch with all values, in batches of about `AHEAD_BYTES` of values or one record."""
         start = size = 0

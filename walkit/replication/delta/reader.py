@@ -21,7 +21,7 @@ from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
 from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.kept_claim import KeptClaim
-from walkit.record import AppendResult, Record
+from walkit.record import AppendResult, Kind, Record
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, refuse_short, restored_state
 from walkit.replication.delta.loader import RangeLoader, Reached
@@ -57,6 +57,9 @@ class DeltaReader:
     `checkpoint_s` seconds and at `stop`; a reader that starts again with that folder continues from it, or from the
     log's newest snapshot if the records after it are gone.
 
+    The values of links stay in their payload log until they are used, also after `stop`. It is found by the log's
+    manifest, or first at `payload_log`; a value that cannot be had raises PayloadUnreachableError or PayloadGoneError.
+
     If the log's storage goes away, the reader waits for it, with pauses of up to 30 seconds: its state is "absent". Any
     other error ends the reader: `error` has it, and `wait_for` raises it. Nothing is ever passed over. The state is in
     memory as a whole; what waits to be applied is bounded by `limits`. Safe from any thread.
@@ -83,6 +86,7 @@ class DeltaReader:
         backoff: Backoff | None = None,
         events: EventCallback | None = None,
         insecure: bool = False,
+        payload_log: AnyPlace | None = None,
     ) -> None:
         destination = destination_of(source, token, tls, insecure)
         self._address = destination.address
@@ -94,7 +98,8 @@ class DeltaReader:
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
         self._log_id = self._log.manifest().log_id
-        self._state = ReaderState()
+        self._values = self._log.reader(self._events, payload_log)
+        self._state = ReaderState(self._values)
 
         def new_poller() -> DeltaPoller:
             return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
@@ -209,7 +214,8 @@ class DeltaReader:
         if loop.stopping:
             raise LogClosedError(f"the delta reader of {self._log.location} is stopped")
         known = loop.replayer.known
-        return [r for r in loop.loader.records(first_lsn, reached.lsn, known, reached) if r.key == key]
+        found = [r for r in loop.loader.records(first_lsn, reached.lsn, known, reached) if r.key == key]
+        return [self._values.payloads.record(r) if r.kind is Kind.LINK else r for r in found]
 
     def checkpoint(self) -> int:
         """Take a checkpoint now; return the LSN of the newest one.

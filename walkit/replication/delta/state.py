@@ -15,6 +15,7 @@ from walkit._internal.text import counted
 from walkit.commit.latches import CommitSignal
 from walkit.errors import DivergenceError, GapError
 from walkit.format.frame import FrameHeader
+from walkit.read.reader import LogReader
 from walkit.read.view import frames_to_batches
 from walkit.replication.delta.loader import Frames, Reached
 from walkit.replication.protocol.failures import ReplicaFailedError
@@ -45,7 +46,9 @@ class ReaderState(MappingApi):
     ReplicaFailedError if a frame was applied in part.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, log: LogReader | None = None) -> None:
+        """`log` has the values of links."""
+        self.log = log
         self._table = KeyedTable()
         self._follower = Follower(self._table, 0)
         self._changed = CommitSignal()

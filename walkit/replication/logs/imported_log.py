@@ -25,9 +25,10 @@ from walkit.log.live_log import Lifetime, LogMarks
 from walkit.log.parts import Upkeep
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
-from walkit.objects.entrance import object_store_of
+from walkit.objects.entrance import object_store_of, payload_source
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
-from walkit.read.read_api import ReadApi
+from walkit.read.payloads import LOGS_KEY
+from walkit.read.read_api import ReadApi, resolved
 from walkit.read.view import LogView
 from walkit.record import Record
 from walkit.recovery.report import RecoveryReport
@@ -60,11 +61,12 @@ class ImportedLog(ReadApi):
         events: EventSink | None = None,
         again: FileNumber | None = None,
         watchers: Watchers | None = None,
+        payload_log: AnyPlace | None = None,
     ) -> None:
         """Raises the errors of opening a log for writing; then nothing is held and nothing was changed.
 
         `again` is the `folder` of an earlier opening: StorageError (ESTALE) if another is at this place by now.
-        `watchers` are those of the log that this one replaces.
+        `watchers` are those of the log that this one replaces, `payload_log` is where readers find values of links.
         """
         given = options or LogOptions()
         if given.direct_io:
@@ -81,6 +83,8 @@ class ImportedLog(ReadApi):
                 wanted=given.retention,
             )
         self._is_reopening, self._reopened = False, WakeEvent()
+        self.open_payloads, self._payload_log = payload_source, payload_log
+        self._facts: dict[str, Any] = {}
         self._open(storage, given, events or EventSink(), again, watchers or Watchers())
 
     def _open(
@@ -109,7 +113,16 @@ class ImportedLog(ReadApi):
 
     def adopt(self, log_id: int, *, created_us: int, ack_order: str, extra: Mapping[str, Any]) -> None:
         """Become a replica of this log, at the first contact; durable on return."""
-        self._importer.adopt(log_id, created_us=created_us, ack_order=ack_order, extra=extra)
+        self._importer.adopt(
+            log_id, created_us=created_us, ack_order=ack_order, extra={**extra, **self._facts}
+        )
+
+    def name_payload_log(self, place: AnyPlace) -> None:
+        """Name this payload log in the manifest when the log is adopted. Raises the errors of opening it."""
+        source = payload_source(place)
+        log_id = source.now()[0].manifest.log_id
+        self._facts = {LOGS_KEY: {f"{log_id:016x}": source.location}}
+        source.close()
 
     def reopen(self) -> None:
         """Close this log and open the gathered one in its place; by the importing thread.
@@ -282,7 +295,7 @@ class ImportedLog(ReadApi):
             if wanted < view.first_lsn:
                 raise GapError(wanted, view.first_lsn)
             if wanted <= newest:
-                yield from view.records(wanted, newest)
+                yield from resolved(self, view.batches(wanted, newest, records=4096))
                 wanted = newest + 1
             elif not self.wait_for(wanted, timeout):
                 return
@@ -331,6 +344,8 @@ class ImportedLog(ReadApi):
     def close(self) -> None:
         """Seal the open segment and free the log. Closing twice does nothing; an interrupt does not end it."""
         self._importer.close()
+        if self._payloads is not None:
+            self._payloads.close()
         self._finalizer.detach()
         self._end_reopening()
 

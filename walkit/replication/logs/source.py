@@ -22,7 +22,7 @@ from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.wal import WriteAheadLog
-from walkit.objects.entrance import log_at
+from walkit.objects.entrance import log_at, payload_source
 from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.read.reader import LogReader, ViewSource, live_view, view_of
@@ -308,9 +308,9 @@ class StoredSource:
         """See Source."""
         return load_manifest(self._shown)
 
-    def reader(self, events: EventSink) -> LogReader:
+    def reader(self, events: EventSink, payload_log: AnyPlace | None = None) -> LogReader:
         """See StoredSource."""
-        return LogReader(self._shown, events)
+        return LogReader(self._shown, events, open_payloads=payload_source, payload_log=payload_log)
 
     def close(self) -> None:
         """Release the files that claims on a log on object storage have opened; the next one opens them again."""
@@ -346,9 +346,9 @@ class SharedObjects:
         """Note a verified frame that came another way: the next look begins after it."""
         self._end.expect(frame)
 
-    def reader(self, events: EventSink) -> LogReader:
+    def reader(self, events: EventSink, payload_log: AnyPlace | None = None) -> LogReader:
         """See StoredSource."""
-        return LogReader(self._end, events)
+        return LogReader(self._end, events, open_payloads=payload_source, payload_log=payload_log)
 
 
 SharedLog: TypeAlias = StoredSource | SharedObjects

@@ -58,6 +58,9 @@ class Replica:
     log and store are closed then, even if they are still referred to. An interrupt (Ctrl-C) of opening leaves the lock
     free, and one of `start` leaves the replica running or not started.
 
+    `payload_log` is where the values of links are. A new replica names it in its manifest for its readers, and raises
+    the errors of opening it. Without it values of links raise PayloadUnreachableError; everything else is as usual.
+
     With `tls` the primary has to show a certificate that it names; `token` is sent with each call. Without TLS
     it goes in the clear: off loopback that is refused, unless with `insecure`. If the primary refuses either, the
     replica ends after a second try, with an OptionsError.
@@ -85,6 +88,7 @@ class Replica:
         force_rewind: bool = False,
         insecure: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        payload_log: AnyPlace | None = None,
     ) -> None:
         check_choice(codec, (None, *CODECS), "codec")
         check_kind(options, LogOptions, "options")
@@ -118,6 +122,7 @@ class Replica:
             checkpoint_every=checkpoint_every,
             rewinds=rewind,
             forced=force_rewind,
+            payload_log=payload_log,
         )
 
         def open_folder() -> Opened:

@@ -22,6 +22,7 @@ from walkit.replication.protocol.messages import NAME_CHARS_MAX
 from walkit.replication.replica.identity_file import OwnIdentity, drop_identity
 from walkit.replication.replica.rewind import rewind_storage
 from walkit.replication.replica.store import ReplicaStore
+from walkit.storage.address import AnyPlace
 from walkit.storage.interface import Storage
 from walkit.storage.object_store import ObjectStore
 
@@ -52,14 +53,17 @@ class ReplicaOpening:
     rewinds: bool
     """Whether a diverged suffix is to be cut off."""
     forced: bool
+    payload_log: AnyPlace | None = None
 
     def open(
         self, own: OwnIdentity | None, *, new_identity: bool = False, before: ImportedLog | None = None
     ) -> Opened:
         """Open the folder, with the writer's lock, after the log `before`. Nothing is held if it raises."""
         again, watchers = (None, None) if before is None else (before.folder, before.watchers)
-        log = ImportedLog(self.storage, self.options, self.events, again, watchers)
+        log = ImportedLog(self.storage, self.options, self.events, again, watchers, self.payload_log)
         try:
+            if self.payload_log is not None and not log.adopted:
+                log.name_payload_log(self.payload_log)
             if new_identity and not log.keep_identity(""):
                 drop_identity(log.storage)  # with the writer's lock: no other replica is in this folder
             store = ReplicaStore(log, self.checkpoint_every)

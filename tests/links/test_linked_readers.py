@@ -1,0 +1,137 @@
+"""Readers of a log with a payload log, with and without access to it: replicas, delta readers and copies."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import walkit
+from tests.links.made import linked, value_of
+from tests.replication.blocking_callers import WAIT_S, quick
+from walkit.errors import LogOwnedError, PayloadUnreachableError
+from walkit.replication import DeltaReader, Primary, Replica, promote
+from walkit.segments.manifest_store import PAYLOAD_KEY
+from walkit.store import Store
+
+N = 20
+WANTED = {b"%d" % n: value_of(n) if n % 2 else b"small" for n in range(N)}
+
+
+def put_all(store: Store) -> walkit.AppendResult:
+    """Put keys with large and small values in turns; return the last result."""
+    for key, value in WANTED.items():
+        last = store.put(key, value)
+    return last
+
+
+def refused(read: Callable[[], object], log_id: int) -> None:
+    """Assert that a read of record 2 fails and names the payload log."""
+    with pytest.raises(PayloadUnreachableError) as caught:
+        read()
+    assert caught.value.lsn == 2 and caught.value.link is not None and caught.value.link[0] == log_id
+    assert f"{log_id:016x}" in str(caught.value)
+
+
+def id_of(place: Any) -> int:
+    """Return the log id of a payload log."""
+    with walkit.open(place, mode="r") as log:
+        return log.source.now().view.manifest.log_id
+
+
+@pytest.mark.parametrize("has_access", [True, False])
+def test_replica_reads_values_in_the_payload_log(tmp_path: Path, has_access: bool) -> None:
+    """Goal: a replica resolves links, or fails by name. Method: all ways, promoted too."""
+    payloads, own = tmp_path / "payloads", tmp_path / "replica"
+    more: dict[str, Any] = {"payload_log": payloads} if has_access else {}
+    with (
+        Store.open(tmp_path / "log", options=linked(payloads)) as store,
+        Primary(store) as primary,
+        Replica(own, primary.address, backoff=quick(), **more) as replica,
+    ):
+        replica.wait_for(put_all(store), WAIT_S)
+        log_id = id_of(payloads)
+        assert [r.link is None for r in replica.log.read(resolve="link")] == [True, False] * (N // 2)
+        assert replica.store[b"0"] == b"small" and PAYLOAD_KEY not in replica.log.manifest.extra
+        reads: list[Callable[[], object]] = [
+            lambda: replica.store[b"1"],
+            lambda: [r.value for r in replica.log.follow(1, timeout=0)],
+            lambda: [r.value for r in replica.log],
+        ]
+        if has_access:
+            assert replica.store.items() == sorted(WANTED.items())
+            assert [read() for read in reads] == [value_of(1), [*WANTED.values()], [*WANTED.values()]]
+        else:
+            for read in reads:
+                refused(read, log_id)
+    with walkit.open(own, mode="r", payload_log=payloads) as log:
+        assert [r.value for r in log] == [*WANTED.values()], "a reader may bring the place itself"
+    promote(own)
+    if not has_access:
+        return
+    with Store.open(own) as promoted:
+        assert promoted.items() == sorted(WANTED.items())
+    with pytest.raises(LogOwnedError):
+        walkit.open(own, options=linked(payloads))
+    with walkit.open(own, options=linked(tmp_path / "payloads of its own")) as log:
+        log.append(value_of(99))
+        assert [r.value for r in log.read()][-2:] == [value_of(19), value_of(99)]
+
+
+@pytest.mark.parametrize("place", ["named", "given", "gone"])
+def test_delta_reader_reads_values_in_the_payload_log(tmp_path: Path, place: str) -> None:
+    """Goal: a delta reader's state and records have the values, or say that they cannot. Method: move the payloads."""
+    payloads, moved = tmp_path / "payloads", tmp_path / "moved"
+    more: dict[str, Any] = {"payload_log": moved} if place == "given" else {}
+    with Store.open(tmp_path / "log", options=linked(payloads)) as store, Primary(store) as primary:
+        reader = DeltaReader(tmp_path / "log", primary.address, backoff=quick(), **more)
+        with reader:
+            reader.wait_for(put_all(store), WAIT_S)
+            log_id = id_of(payloads)
+            if place != "named":
+                shutil.copytree(payloads, moved)
+                payloads.rename(tmp_path / "away")
+            reads: list[Callable[[], object]] = [
+                lambda: reader.state[b"1"],
+                lambda: reader.records_of(b"1", 1)[0].value,
+                lambda: dict(reader.state.items())[b"1"],
+            ]
+            assert reader.state[b"0"] == b"small"
+            if place == "gone":
+                for read in reads:
+                    refused(read, log_id)
+            else:
+                assert [read() for read in reads] == [value_of(1)] * 3
+                assert reader.state.items() == sorted(WANTED.items())
+            (tmp_path / "away").rename(payloads) if place != "named" else None
+    assert reader.state[b"1"] == value_of(1), "values are read after the stop too"
+
+
+@pytest.mark.parametrize("target", ["elsewhere/deep/copy", "objects:"])
+def test_copy_reads_the_payload_log_of_its_source(tmp_path: Path, target: str) -> None:
+    """Goal: a copy names the payload log that it needs, wherever it is. Method: copy, copy the copy, read, write."""
+    payloads = tmp_path / "payloads"
+    with Store.open(tmp_path / "log", options=linked(payloads)) as store:
+        put_all(store)
+    where = f"objects:{tmp_path}/copy" if target == "objects:" else str(tmp_path / target)
+    if target != "objects:":
+        Path(where).parent.mkdir(parents=True)
+    report = walkit.copy(tmp_path / "log", where)
+    log_id = id_of(payloads)
+    assert report.payload_logs == {log_id: str(payloads)}
+    assert report.to_dict()["payload_logs"] == {f"{log_id:016x}": str(payloads)}
+    assert f"needs payload log: {log_id:016x} at {payloads}" in str(report)
+    again = walkit.copy(where, tmp_path / "again")
+    assert again.payload_logs == report.payload_logs
+    for place in (where, tmp_path / "again"):
+        with walkit.open(place, mode="r") as log:
+            assert [r.value for r in log] == [*WANTED.values()]
+            assert PAYLOAD_KEY not in log.source.now().view.manifest.extra
+    with pytest.raises(LogOwnedError):
+        walkit.open(tmp_path / "again", options=linked(payloads))
+    payloads.rename(tmp_path / "away")
+    with walkit.open(where, mode="r") as log:
+        refused(lambda: [r.value for r in log], log_id)
