@@ -130,10 +130,8 @@ def test_a_stream_of_changes_is_the_feed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("kind", ["", "objects:"])
 def test_a_stream_of_changes_continues_after_trims(kind: str, tmp_path: Path) -> None:
-    """Checkpoint, trim and compact beside a stream that lags and restarts: each change once, and the log is trimmed.
-
-    A stream without a claim, whose snapshot is gone while its records are there, is refused and gives no row.
-    """
+    """Checkpoint, trim and compact beside a stream that lags and restarts: each change once, and the log is trimmed."""
+    # A stream without a claim, whose snapshot is gone while its records are there, is refused and gives no row.
     path, live, fed, watermarks = f"{kind}{tmp_path}/log", dict[bytes, bytes](), list[int](), list[int]()
     given = {"path": path, "view": "changes"}
     options = read_options({**given, "maxRecordsPerTrigger": 30})

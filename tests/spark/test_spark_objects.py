@@ -235,10 +235,8 @@ def test_a_stream_of_several_logs_has_each_record_once(tmp_path: Path) -> None:
 
 
 def test_a_compacted_log_is_read_by_segments_and_bulks(tmp_path: Path) -> None:
-    """Compact a log, append, and read it in 1 to 30 tasks, by bounds, times and as a stream: the records of a reader.
-
-    After another compaction a planned task that reads a replaced object ends in a GapError that says "load it again".
-    """
+    """Compact a log, append, and read it in 1 to 30 tasks, by bounds, times and as a stream: as a reader does."""
+    # After another compaction a planned task that reads a replaced object ends in a GapError: "load it again".
     url, rng, begun = f"objects:{tmp_path}/log", random.Random(3), datetime.now(UTC)
 
     def fill(store: walkit.Store, count: int) -> None:

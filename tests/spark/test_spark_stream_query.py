@@ -220,10 +220,8 @@ def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) ->
 
 
 def test_a_stream_of_changes_restarts_after_a_trim(spark: SparkSession, tmp_path: Path) -> None:
-    """Stop a query, checkpoint, trim, append and run it again: the changes of the model, each once.
-
-    Without the snapshots the query ends with HistoryTrimmedError, and the sink stays as it is.
-    """
+    """Stop a query, checkpoint, trim, append and run it again: the changes of the model, each once."""
+    # Without the snapshots the query ends with HistoryTrimmedError, and the sink stays as it is.
     path, values = tmp_path / "log", list[bytes]()
 
     def put(count: int) -> None:

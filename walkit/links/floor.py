@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from walkit._internal.arrow import pa
-from walkit._internal.locks import once
+from walkit._internal.locks import WORK, marked
 from walkit.errors import WalkitError
 from walkit.format.file_names import lsn_of_name, snapshot_name
 from walkit.links.writer import PayloadWriter
@@ -62,7 +62,7 @@ class PayloadFloor:
         if not saving and not state_lock.acquire(blocking=False):
             return
         try:
-            with once(self._lock), self._lock:
+            with marked(WORK), self._lock:
                 self._free()
         except WalkitError as error:
             self._parts.events.emit("walkit.upkeep.fail", job="payloads", error=str(error))

@@ -96,7 +96,7 @@ class VouchedEnd:
 
     @property
     def current(self) -> Manifest:
-        """The manifest of the log, as one in a folder has it; in a turn with what the turn has changed."""
+        """The manifest of the log, as one in a folder has it; in a turn, with its changes."""
         return as_manifest(self.stored, self.ledger.draft if self.ledger.is_current else self.ledger.known)
 
     def begin(self, start: LogPlace) -> bool:

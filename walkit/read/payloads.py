@@ -13,7 +13,7 @@ from itertools import count, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
 from walkit._internal.arrow import pa
-from walkit._internal.locks import once
+from walkit._internal.locks import WORK, marked
 from walkit.errors import (
     CorruptionError,
     GapError,
@@ -95,13 +95,13 @@ class Payloads:
 
     def adopt(self, log_id: int, source: PayloadSource) -> None:
         """Read this log through a source that is open already, and stays its owner's."""
-        with once(self._lock), self._lock:
+        with marked(WORK), self._lock:
             self._sources[log_id] = source._replace(close=lambda: None)
             self._views.pop(log_id, None)
 
     def close(self) -> None:
         """Close the payload logs; they are opened again when they are needed again."""
-        with once(self._lock), self._lock:
+        with marked(WORK), self._lock:
             sources, self._sources = self._sources, {}
             self._views.clear()
         for source in sources.values():
@@ -149,7 +149,7 @@ class Payloads:
         except PayloadError:
             raise
         except WalkitError as error:
-            with once(self._lock), self._lock:
+            with marked(WORK), self._lock:
                 self._views.pop(log_id, None)
             is_gone = isinstance(error, GapError | CorruptionError)
             kind = PayloadGoneError if is_gone else PayloadUnreachableError
@@ -162,7 +162,7 @@ class Payloads:
     def _view(self, wanted: _Wanted, last_lsn: int) -> View:
         """Return a view of a payload log that reaches to an LSN."""
         log_id = wanted.link.log_id
-        with once(self._lock), self._lock:
+        with marked(WORK), self._lock:
             known = self._views.get(log_id)
             if known is None or known[1] < last_lsn:
                 source = self._sources.get(log_id)
@@ -290,7 +290,7 @@ class _Ahead:
         return lambda: self._value(row)
 
     def _value(self, row: int) -> bytes:
-        with once(self._lock), self._lock:
+        with marked(WORK), self._lock:
             if row not in self._ready:
                 self._ready.clear()
                 self._count = 2 * self._count if row == self._next else 1

@@ -95,7 +95,7 @@ class ObjectNode(LogNode):
         hold.release()
 
     def reach(self, branch: Branch) -> int:
-        """See LogNode: whoever does not write takes the log over."""
+        """See LogNode: a writer that does not write takes the log over."""
         return -1 if self.leads else FURTHEST
 
     def promote(self) -> None:

@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from walkit.errors import SnapshotError
 from walkit.record import Kind
 from walkit.segments.history import LogPoint
+from walkit.spark.linked import with_values
 from walkit.spark.object_log import seen_at, source_at
 from walkit.spark.options import read_options
 from walkit.spark.scan import Scan, parts_of, plan_log
@@ -71,8 +72,10 @@ def state_of(scan: Scan, keys: pa.Array) -> FinalState:
     found = FinalState()
     if scan.snapshot is not None:
         files = source_at(scan.path, scan.storage_options).folder()
-        for batch in snapshot_batches(files, scan.snapshot.lsn, scan.snapshot.identity):
-            found.add(batch.filter(pc.is_in(batch.column("key"), keys)))
+        rows = snapshot_batches(files, scan.snapshot.lsn, scan.snapshot.identity)
+        wanted = (batch.filter(pc.is_in(batch.column("key"), keys)) for batch in rows)
+        for batch in with_values(scan.path, scan.storage_options, wanted):
+            found.add(batch)
     (part,) = parts_of(scan.manifest, scan.last_lsn, [scan.ranges], scan.bulks)
     for batch in part.batches(scan.path, first_lsn=scan.frames_from, last_lsn=scan.last_lsn, keys=keys):
         found.add(batch.filter(pc.is_in(batch.column("key"), keys)))

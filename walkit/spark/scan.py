@@ -21,6 +21,7 @@ from walkit.segments.history import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
 from walkit.spark.hosts import LOAD_AGAIN
+from walkit.spark.linked import with_values
 from walkit.spark.object_log import (
     AnyView,
     BulkRange,
@@ -61,11 +62,16 @@ class RangePart(NamedTuple):
     def batches(
         self, path: str, *, first_lsn: int, last_lsn: int, keys: pa.Array | None = None
     ) -> Iterator[pa.RecordBatch]:
-        """Yield the records within the bounds, which are inclusive, of the log at `path`: see `read_ranges`."""
+        """Yield the records within the bounds, which are inclusive, of the log at `path`, with values of links.
+
+        See `read_ranges` and `with_values`.
+        """
         if isinstance(self.planned, PlannedBulks):
-            return self.planned.batches(first_lsn=first_lsn, last_lsn=last_lsn, keys=keys)
-        return read_ranges(
-            path, self.ranges, first_lsn=first_lsn, last_lsn=last_lsn, planned=self.planned, keys=keys
+            found = self.planned.batches(first_lsn=first_lsn, last_lsn=last_lsn, keys=keys)
+            return with_values(path, self.planned.options, found)
+        bounds: Any = {"first_lsn": first_lsn, "last_lsn": last_lsn}
+        return with_values(
+            path, None, read_ranges(path, self.ranges, planned=self.planned, keys=keys, **bounds)
         )
 
     def headers(

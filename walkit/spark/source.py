@@ -48,6 +48,7 @@ from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.errors import noted
 from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
 from walkit.spark.hosts import on_a_worker
+from walkit.spark.linked import with_values
 from walkit.spark.many import ManyReader, of_one_log
 from walkit.spark.many_stream import ManyStreamReader
 from walkit.spark.object_log import source_at
@@ -262,8 +263,11 @@ class WalkitReader(DataSourceReader):
 
     def _of_snapshot(self, part: SnapshotPart) -> Iterator[pa.RecordBatch]:
         files = source_at(self.scan.path, self.scan.storage_options).folder()
-        for batch in snapshot_batches(files, part.lsn, part.identity):
-            yield self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
+        found = (
+            self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
+            for batch in snapshot_batches(files, part.lsn, part.identity)
+        )
+        return with_values(self.scan.path, self.scan.storage_options, found)
 
     def _of_ranges(self, part: RangePart, first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
         scan, first = self.scan, max(first_lsn, self.scan.frames_from)

@@ -63,8 +63,7 @@ def drive(
     meanwhile count in the Run's bytes, frames and syncs only. A log in a folder gets a raw baseline of equal frames
     right after the run, unless `baseline` is one, False or None.
 
-    OptionsError for reads of a log, and for operations that tasks cannot do; nothing was written then. Warns without a
-    baseline.
+    OptionsError for reads of a log, and operations that tasks cannot do: nothing was written. Warns without a baseline.
     """
     check_bool(progress, "progress")
     workload = Workload() if workload is None else workload

@@ -1,0 +1,33 @@
+"""Values in payload logs: a task fetches those of the records that it reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+
+import pyarrow as pa
+
+from walkit.objects.entrance import object_store_of, reader_at
+from walkit.read.read_api import has_links
+from walkit.read.reader import LogReader
+from walkit.storage.address import StorageOptions
+
+
+def with_values(
+    path: str, options: StorageOptions | None, batches: Iterable[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of the log at `path` with values instead of links, in bounded memory.
+
+    The log is opened when the first link comes. PayloadGoneError, PayloadUnreachableError: a task must reach the
+    payload logs that the log's manifest names.
+    """
+    with ExitStack() as stack:
+        log: LogReader | None = None
+        for batch in batches:
+            if not has_links(batch):
+                yield batch
+                continue
+            if log is None:
+                store = object_store_of(path, options)
+                log = stack.enter_context(reader_at(path if store is None else store))
+            yield from log.payloads.batches(batch)
