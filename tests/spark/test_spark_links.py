@@ -32,7 +32,7 @@ def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Pat
         first = store.log.first_lsn
         wanted = [(record.lsn, bytes(record.value or b"")) for record in store.log.read()]
     assert first > 1 and max(len(value) for _, value in wanted) > 100
-    found = load(spark, str(path)).orderBy("lsn").collect()
+    found = load(spark, path).orderBy("lsn").collect()
     rows = [(row.lsn, bytes(row.value)) for row in found if row.lsn >= first]
     assert rows == wanted and {row.kind for row in found} == {int(walkit.Kind.PUT)}
     state = walkit.spark.replay(str(path)).collect()
@@ -40,4 +40,4 @@ def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Pat
     assert walkit.spark.diff(str(path), str(path)).count() == 0
     payloads.rename(tmp_path / "away")
     with pytest.raises(PayloadUnreachableError, match="payload"), walkit.spark.errors():
-        load(spark, str(path)).collect()
+        load(spark, path).collect()
