@@ -332,3 +332,39 @@ def test_a_copy_in_an_object_store_has_the_times_of_its_log(tmp_path: Path) -> N
     with walkit.open(target) as log:
         log.append(b"own")
         assert log.enforce_retention(walkit.Retention(age_s=3600)).records == 0 and log.first_lsn == 1
+
+
+def test_a_copy_beside_checkpoints_is_whole(tmp_path: Path) -> None:
+    """Take three checkpoints before each third request of a copy: a snapshot goes, and the copy is whole."""
+    number, gone = 0, 0
+    while True:
+        store, begun = MemoryObjectStore(), list[int]()
+        with walkit.Store.open(store.client(), options=tiny()) as state:
+            for key in range(6):
+                state.put(b"%d" % key, bytes(900))
+            state.checkpoint(trim=False)
+
+            def between(
+                request: ObjectRequest,
+                number: int = number,
+                state: walkit.Store = state,
+                begun: list[int] = begun,
+            ) -> None:
+                if request.number == number and not begun:
+                    begun.append(number)
+
+                    def checkpoints() -> None:
+                        for key in range(3):
+                            state.put(b"new-%d" % key, b"v")
+                            state.checkpoint(trim=False)
+
+                    Task(checkpoints).result()
+
+            report = walkit.copy(store.client(between), tmp_path / f"copy-{number}")
+            gone += 6 not in report.snapshots
+        with walkit.Store.open(tmp_path / f"copy-{number}") as copied:
+            assert len(copied) == 6 + (3 if report.last_lsn == 9 else 0)
+        if not begun:
+            break
+        number += 3
+    assert number > 12 and gone > 1
