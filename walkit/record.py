@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import IntEnum
 from functools import cache
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, TypeGuard
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Link(NamedTuple):
     @classmethod
     def decode(cls, value: Buffer | None) -> Link:
         """Return the link of a link record's value; ValueError for bytes that are not a link."""
-        if value is None or len(value) != LINK_BYTES or any(value[1:4]) or value[0] not in (1, 3):
+        if not is_link(value):
             raise ValueError("not a link")
         kind, crc, log_id, epoch_id, lsn, length = _LINK.unpack(value)
         return cls(log_id, epoch_id, lsn, length, crc, Kind(kind))
@@ -108,13 +108,18 @@ class LinkBytes(bytes):
     __slots__ = ()
 
 
+def is_link(value: Buffer | None) -> TypeGuard[Buffer]:
+    """Return whether the value of a record of kind link is a link: no other value has its length and zeros."""
+    return value is not None and len(value) == LINK_BYTES and not any(value[1:4]) and value[0] in (1, 3)
+
+
 def linked_values(values: Sequence[Any], kinds: int | Sequence[int]) -> Sequence[Any]:
-    """Return the values of records, with those of kind link as `LinkBytes`."""
+    """Return the values of records, with links as `LinkBytes`; another value of kind link stays as it is."""
     if isinstance(kinds, int):
-        return values if kinds != Kind.LINK else list(map(LinkBytes, values))
+        return values if kinds != Kind.LINK else [LinkBytes(v) if is_link(v) else v for v in values]
     if Kind.LINK not in kinds:
         return values
-    return [LinkBytes(v) if k == Kind.LINK else v for v, k in zip(values, kinds, strict=True)]
+    return [LinkBytes(v) if k == Kind.LINK and is_link(v) else v for v, k in zip(values, kinds, strict=True)]
 
 
 class Record(NamedTuple):

@@ -47,7 +47,7 @@ def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
         assert report.segments_trimmed == len(before) and report.bytes_trimmed == sum(before.values())
         assert not any(name in storage.names() for name in before)
         assert report.snapshot_bytes == storage.open(snapshot_name(report.lsn), "read").size()
-        assert [p.name for p in report.phases] == ["image", "log", "snapshot", "watermark", "trim", "tidy"]
+        assert [p.name for p in report.phases] == ["image", "log", "snapshot", "watermark", "trim"]
         assert report.duration_s > 0 and f"LSN {report.lsn}" in report._repr_html_()
         assert store.log.first_lsn == report.lsn + 1 and list(store.log.read()) == []
         assert store.log.append(b"next").first_lsn == report.lsn + 1
@@ -58,7 +58,7 @@ def test_a_checkpoint_saves_the_state_and_drops_the_log() -> None:
 
 
 def test_older_snapshots_go_when_nothing_needs_them() -> None:
-    """A claim keeps the log: the two newest snapshots stay; without it only the newest one."""
+    """A claim keeps the log, the first snapshot after it and the two newest; without it only the newest one stays."""
     storage = CrashingStorage()
     filled(storage)
     with memory_store(storage) as store:
@@ -69,11 +69,11 @@ def test_older_snapshots_go_when_nothing_needs_them() -> None:
             report = store.checkpoint()
             lsns.append(report.lsn)
             assert (report.low_watermark, report.segments_trimmed) == (4, 0)
-        assert snapshot_lsns(storage) == lsns[-2:]
+        assert snapshot_lsns(storage) == [lsns[0], *lsns[-2:]]
         assert store.log.first_lsn == 5
         hold.release()
         report = store.checkpoint()
-        assert (report.lsn, report.low_watermark, report.snapshots_removed) == (lsns[-1], lsns[-1], 1)
+        assert (report.lsn, report.low_watermark, report.snapshots_removed) == (lsns[-1], lsns[-1], 2)
         assert snapshot_lsns(storage) == lsns[-1:]
         kept = store.checkpoint(trim=False)
         assert (kept.low_watermark, kept.segments_trimmed) == (lsns[-1], 0)

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from walkit._internal.arrow import array_of_mask, numbers_of
 from walkit._internal.text import counted
-from walkit.record import Batch, Kind, Link, LinkBytes, linked_values
+from walkit.record import Batch, Kind, Link, LinkBytes, is_link, linked_values
 from walkit.state.latest_reducer import FinalState
 from walkit.state.machine import check_follows
 from walkit.state.reconcile import DELETE, reconcile_arrow
@@ -132,7 +132,7 @@ class KeyedTable:
                 lsns.pop(key, None)
             else:
                 lsns[key] = lsn  # before the value: a reader would else take an older one from `_replayed`
-                values[key] = LinkBytes(value or b"") if kind == LINK else value
+                values[key] = LinkBytes(value) if kind == LINK and is_link(value) else value
 
     def apply_arrow(self, batch: pa.RecordBatch) -> None:
         """Apply a batch of `walkit.RECORD_SCHEMA`: reduced to its newest record per key before it becomes objects."""

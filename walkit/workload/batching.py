@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from itertools import count
+from secrets import token_hex
 from typing import Final, Literal, TypeAlias
 
 from walkit._internal.arguments import check_choice
@@ -14,6 +14,7 @@ from walkit.config import MIB, LogOptions
 from walkit.measure import Run
 from walkit.models.device import OBJECT_STORES, PRESETS
 from walkit.objects.entrance import object_store_of, open_log
+from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY
 from walkit.objects.remove import remove_log
 from walkit.simulate import drive as simulate
 from walkit.storage.address import is_object_url
@@ -76,11 +77,9 @@ def batching_sweep(
     return runs
 
 
-_numbers = count(1)
-
-
 def _on(place: str, load: Workload, options: LogOptions) -> Run:
-    below = f"{place.rstrip('/')}/batching-{next(_numbers)}"
+    # A name of its own: no log is made again where one was removed.
+    below = f"{place.rstrip('/')}/batching-{token_hex(6)}"
     try:
         with open_log(below, "x", options) as log:
             return drive(log, load, progress=False, baseline=None)
@@ -89,4 +88,5 @@ def _on(place: str, load: Workload, options: LogOptions) -> Run:
             shutil.rmtree(below, ignore_errors=True)
         elif (store := object_store_of(below)) is not None:
             remove_log(store)
+            store.delete_many([CLAIMS_KEY, MANIFEST_KEY])
             store.close()

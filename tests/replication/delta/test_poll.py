@@ -457,6 +457,7 @@ class PollMachine(RuleBasedStateMachine):
         if isinstance(answer, PollRefusal):
             self.did["refused"] += 1
             self.session_id, self.number = 0, 1
+            self.asked.clear()  # a reader that starts again takes no answer to an earlier request
             return
         if answer.session_id == self.session_id and answer.delta is not None:
             assert answer.first is not None
