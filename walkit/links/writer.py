@@ -1,6 +1,6 @@
-"""The writing of large values: to the payload log first, and then as a link to the log.
+"""Writes large values: first to the payload log, and then as links to the log.
 
-A ticket with a large value is queued at once, so it has its place, and is held: neither it nor what comes after it is
+A ticket with a large value is queued at once, so it has its place, and is held: neither it nor a later ticket is
 written (`OrderingCore.held`). One thread takes held tickets in the order of the queue, appends their values to the
 payload log, and releases each ticket, with links instead of its values, once all of them are durable. So payloads
 have LSNs in the order of their records, and `floor` needs to look for the first link alone.

@@ -1,4 +1,4 @@
-"""Retention: which segments may go without being asked for, and when a log refuses instead. A pure plan, and its use.
+"""Retention: the segments that may go by limits, and a log that refuses at its capacity. A pure plan, and its use.
 
 A limit of age, bytes or records, or "what every claim has passed", is enough to drop a segment; a claim is enough to
 keep it, until the log is over its hard cap. Kevo's retention, which lets age and count

@@ -1,8 +1,8 @@
 """Cursors: the saved progress of consumers, each in a separate file beside the log (FORMAT.md F-17).
 
 A cursor holds nothing back. A consumer that must not be outrun by trimming takes a claim as well, and moves it after
-the cursor. Quiver's cursor sidecar is the source; where that one is
-clamped to the end of the log, which skips records in silence, this one is refused.
+the cursor. Quiver's cursor sidecar is the source, with one difference: a cursor past the end of the log is refused.
+Quiver moves it to the end, which skips records in silence.
 """
 
 from __future__ import annotations
