@@ -10,6 +10,7 @@ import pyarrow as pa
 from walkit.objects.entrance import object_store_of, reader_at
 from walkit.read.read_api import has_links
 from walkit.read.reader import LogReader
+from walkit.record import is_link
 from walkit.storage.address import StorageOptions
 
 
@@ -24,8 +25,8 @@ def with_values(
     with ExitStack() as stack:
         log: LogReader | None = None
         for batch in batches:
-            if not has_links(batch):
-                yield batch
+            if not has_links(batch) or not any(map(is_link, batch.column("value").to_pylist())):
+                yield batch  # a record of kind link without a link stays as it is
                 continue
             if log is None:
                 store = object_store_of(path, options)

@@ -26,6 +26,7 @@ from walkit.replication.delta.loader import Reached
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.private_file import read_private, write_private
 from walkit.replication.logs.source import SharedLog
+from walkit.segments.manifest_store import load_manifest
 from walkit.segments.writer_lock import take_writer_lock
 from walkit.state.load_snapshot import restore_newest
 from walkit.state.machine import StateImage
@@ -171,7 +172,9 @@ def restored_state(log: SharedLog, state: ReaderState, events: EventSink) -> Rea
             return _restored_from(view, log, state, events)
         except (CorruptionError, GapError, HistoryTrimmedError, SnapshotError):
             # A writer's checkpoint may remove the files being read, or make a new snapshot.
-            if attempt == ATTEMPTS_MAX - 1 or log.manifest().generation == view.manifest.generation:
+            # Read again: on object storage a view may be of a moment before that checkpoint.
+            newest = log.manifest() if log.storage is None else load_manifest(log.storage)
+            if attempt == ATTEMPTS_MAX - 1 or newest.generation == view.manifest.generation:
                 raise
     raise AssertionError("the last attempt returns or raises")
 

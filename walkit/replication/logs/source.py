@@ -330,8 +330,8 @@ class SharedObjects:
         self.storage: Storage = end.folder()
 
     def manifest(self) -> Manifest:
-        """See StoredSource. Read again: a view may be of a moment before a checkpoint's."""
-        return load_manifest(self.storage)
+        """See StoredSource."""
+        return self.view().manifest
 
     def view(self) -> View:
         """See StoredSource."""
