@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from walkit.errors import ClaimError, CorruptionError, FormatVersionError, LogNotFoundError, StorageError
@@ -23,6 +25,8 @@ from walkit.storage.object_store import ObjectStore
 
 LISTS_MAX: Final = 20
 """A listing may lag: it is read at most so many times until it shows nothing."""
+PAGE_KEYS: Final = 1000
+"""So many keys are in memory, and in one request where the store has requests for many."""
 REQUEST_S: Final = 30.0
 
 
@@ -37,7 +41,7 @@ def remove_log(store: ObjectStore) -> int:
     nothing was deleted.
     """
     reads = PatientReads(store, lambda: Patience(REQUEST_S))
-    keys = _listed(store)
+    next(_listed(store), None)  # refused before anything is changed
     while not _mark(reads, True):
         pass  # another writer has replaced the manifest meanwhile
     try:
@@ -49,20 +53,20 @@ def remove_log(store: ObjectStore) -> int:
         raise
     deleted = 0
     for _ in range(LISTS_MAX):
-        store.delete_many(keys)
-        deleted += len(keys)
-        keys = _listed(store)
-        if not keys:
+        before, keys = deleted, _listed(store)
+        while page := [*islice(keys, PAGE_KEYS)]:
+            store.delete_many(page)
+            deleted += len(page)
+        if deleted == before:
             return deleted
         time.sleep(0.05)
     raise StorageError(f"{store.location} still lists objects that were deleted: remove the log again later")
 
 
-def _listed(store: ObjectStore) -> list[str]:
-    """Return the keys of bulks, files and cursors."""
-    return [
-        entry.key for prefix in (LOG_PREFIX.rstrip("/"), FILES, CURSORS) for entry in store.list_after(prefix)
-    ]
+def _listed(store: ObjectStore) -> Iterator[str]:
+    """Yield the keys of bulks, files and cursors."""
+    for prefix in (LOG_PREFIX.rstrip("/"), FILES, CURSORS):
+        yield from (entry.key for entry in store.list_after(prefix))
 
 
 def _mark(reads: PatientReads, removed: bool) -> bool:

@@ -6,6 +6,7 @@ as any other that has no manifest. No object is changed.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import replace
@@ -100,9 +101,10 @@ class _Salvage:
 
     def run(self) -> None:
         """Write the segments, and the durable slot if the vouched end is known. Durable on return."""
-        keys = [entry.key for entry in self._reads.store.list_after(LOG_PREFIX.rstrip("/"))]
         floor = self._floor()
-        numbers = sorted(n for n in map(number_of_key, keys) if n is not None and n > floor)
+        listed = (number_of_key(entry.key) for entry in self._reads.store.list_after(LOG_PREFIX.rstrip("/")))
+        # In any order, so all numbers are held: 8 bytes for each object.
+        numbers = array("Q", sorted(n for n in listed if n is not None and n > floor))
         if not numbers:
             raise LogNotFoundError(self._reads.store.location, "it has no bulks")
         self._folder.create()
