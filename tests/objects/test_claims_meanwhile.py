@@ -11,7 +11,7 @@ import pytest
 import walkit
 from tests.objects.races import OPTIONS
 from tests.support.threads import Task
-from walkit.errors import LogFencedError, ObjectStoreError
+from walkit.errors import CorruptionError, LogFencedError, LogNotFoundError, ObjectStoreError
 from walkit.objects.entrance import folder_at
 from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims
 from walkit.objects.ledger import Ledger
@@ -163,6 +163,24 @@ def test_a_consumer_reads_manifest_and_claims_beside_a_compaction(key: str) -> N
     plan.is_armed = True
     load_manifest(folder)
     assert plan.is_done and load_manifest(folder).end.last_lsn == 30
+
+
+def test_a_claim_on_a_log_that_is_being_made_finds_no_log() -> None:
+    """Claim before the first put of the claims object, and after its loss: no log so far, and damage."""
+    base = MemoryObjectStore()
+
+    def claim_early() -> None:
+        with pytest.raises(LogNotFoundError, match="being made"):
+            walkit.claim(base.client(), "reader")
+
+    plan = Meanwhile(claim_early, "put_if_absent")
+    plan.is_armed = True
+    walkit.open(base.client(plan)).close()
+    assert plan.is_done
+    walkit.claim(base.client(), "reader").release()
+    base.delete(CLAIMS_KEY)
+    with pytest.raises(CorruptionError, match="claims is missing"):
+        walkit.claim(base.client(), "reader")
 
 
 def test_a_fenced_writer_changes_no_claim_of_the_newer_one() -> None:

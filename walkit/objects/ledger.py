@@ -28,8 +28,9 @@ from secrets import randbits
 from typing import Any, TypeVar
 
 from walkit._internal.locks import once
-from walkit.errors import LogFencedError, ObjectStoreError
-from walkit.objects.layout import CLAIMS_KEY, Claims, damaged, foreign
+from walkit.errors import LogFencedError, LogNotFoundError, ObjectStoreError
+from walkit.format.manifest import read_manifest
+from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, damaged, foreign
 from walkit.objects.requests import PAUSE_MAX_S, PAUSE_S, PatientReads, put_own
 
 T = TypeVar("T")
@@ -220,12 +221,17 @@ class Ledger:
             self.reads.repeat(lambda: self.reads.store.delete_many(keys))
 
     def _fetch(self) -> tuple[Claims, str]:
-        found = self.reads.find(CLAIMS_KEY)
+        location, found = self.reads.store.location, self.reads.find(CLAIMS_KEY)
+        if found is None:
+            manifest = self.reads.find(MANIFEST_KEY)
+            if manifest is None or not read_manifest(manifest.data, location).manifest.lineage:
+                raise LogNotFoundError(location, "it is being made")
+            found = self.reads.find(CLAIMS_KEY)  # it is put before the first lineage
         if found is None:
             raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
         claims = Claims.decode(found.data)
         if claims.log_id != self.log_id:
-            raise foreign(CLAIMS_KEY, self.reads.store.location, 1)
+            raise foreign(CLAIMS_KEY, location, 1)
         if self.epoch in (0, claims.epoch):
             self.known = claims
         return claims, found.tag

@@ -355,9 +355,6 @@ class ReaderNode(Node):
     def _main(self, life: Life) -> None:
         self.storage = self.leader.disk.seen_by(life)
         self.storage.fails, self.storage.read_only = self.faults["fails"], self.faults["read_only"]
-        if self.leader.shares and self.leader.branch is None:  # the log is being made
-            self.runner.after(0, self.exit)
-            return
         try:
             reader = DeltaReader(
                 self.storage.place,
