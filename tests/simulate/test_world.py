@@ -14,6 +14,7 @@ import pytest
 
 from tests.simulate.world_mutants import DRAWN, MUTANTS, OBJECT_MUTANTS, QUICK, Mutant
 from tests.support.examples import examples
+from walkit.cli import main
 from walkit.errors import OptionsError
 from walkit.simulate import world_counts
 from walkit.simulate.world import Outcome, run_schedule
@@ -127,8 +128,8 @@ def test_a_mutant_leaves_the_core_as_it_was() -> None:
     assert not run_schedule(found.schedule).failed
 
 
-def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
-    """Let a range be skipped in loads that fail: what is left has few faults, fails by the same rule, and repeats."""
+def test_a_failing_schedule_is_shrunk_to_what_it_needs(capsys: pytest.CaptureFixture[str]) -> None:
+    """Let a range be skipped in loads that fail: few faults are left, and the printed command breaks the same rule."""
     mutant = next(m for m in MUTANTS if m.name == "an error counted as progress")
     found = first_failure(mutant)
     assert found is not None
@@ -137,6 +138,11 @@ def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
         (failure,) = whole.failures
         shortest = failure.shortest
         again = run_schedule(shortest.schedule)
+        command = shortest.schedule.command.split()[1:]
+        assert main(command) == 1
+    printed = capsys.readouterr().out
+    assert f"breaks {found.rule!r}" in printed and f"  {shortest.text}" in printed.splitlines()
+    assert main(command) == 0
     assert whole.failed
     assert shortest.rule == found.rule == again.rule
     assert (again.text, again.digest) == (shortest.text, shortest.digest)
@@ -144,7 +150,6 @@ def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
     assert any(fault.kind == "storage" for fault in shortest.schedule.faults())
     assert shortest.schedule.command in whole.text()
     assert shortest.schedule.command in whole._repr_html_()
-    assert not run_schedule(shortest.schedule).failed
 
 
 def test_the_command_names_exactly_the_schedule() -> None:
