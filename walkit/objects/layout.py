@@ -41,6 +41,7 @@ from walkit.format.manifest import (
 from walkit.format.segment import SegmentHeader, refuse_newer
 from walkit.record import Buffer
 from walkit.segments.frame_walk import FrameWalk
+from walkit.storage.object_store import ObjectBytes
 
 MANIFEST_KEY: Final = "manifest"
 CLAIMS_KEY: Final = "claims"
@@ -377,6 +378,16 @@ class Claims:
         except (AttributeError, KeyError, TypeError, ValueError, CorruptionError, NotALogError) as error:
             what = f"cannot be understood ({error})"
             raise damaged(CLAIMS_KEY, what, "epoch, floor and claims", "others") from error
+
+
+def claims_of(found: ObjectBytes | None, location: str, log_id: int) -> Claims:
+    """Return what the claims object of an open log has; CorruptionError, DivergenceError."""
+    if found is None:
+        raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
+    claims = Claims.decode(found.data)
+    if claims.log_id != log_id:
+        raise foreign(CLAIMS_KEY, location, 1)
+    return claims
 
 
 _MARKS: Final = (

@@ -30,7 +30,7 @@ from typing import Any, TypeVar
 from walkit._internal.locks import once
 from walkit.errors import LogFencedError, LogNotFoundError, ObjectStoreError
 from walkit.format.manifest import read_manifest
-from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, damaged, foreign
+from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, claims_of
 from walkit.objects.requests import PAUSE_MAX_S, PAUSE_S, PatientReads, put_own
 
 T = TypeVar("T")
@@ -227,11 +227,8 @@ class Ledger:
             if manifest is None or not read_manifest(manifest.data, location).manifest.lineage:
                 raise LogNotFoundError(location, "it is being made")
             found = self.reads.find(CLAIMS_KEY)  # it is put before the first lineage
-        if found is None:
-            raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
-        claims = Claims.decode(found.data)
-        if claims.log_id != self.log_id:
-            raise foreign(CLAIMS_KEY, location, 1)
+        claims = claims_of(found, location, self.log_id)
+        assert found is not None
         if self.epoch in (0, claims.epoch):
             self.known = claims
         return claims, found.tag

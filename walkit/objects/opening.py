@@ -38,6 +38,7 @@ from walkit.objects.layout import (
     Fit,
     LogPlace,
     Stretches,
+    claims_of,
     damaged,
     epochs_of,
     fences_of,
@@ -170,9 +171,8 @@ class Opening:
         """
         while True:
             found = self.reads.find(CLAIMS_KEY)
-            if found is None and self.manifest.lineage:
-                raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
-            before = self._claims_of(found) if found is not None else Claims(log_id=self.manifest.log_id)
+            is_new = found is None and not self.manifest.lineage
+            before = Claims(log_id=self.manifest.log_id) if is_new else self._claims_of(found)
             after = replace(
                 before,
                 epoch=self.epoch,
@@ -205,11 +205,9 @@ class Opening:
         self.read_on()
         self.look_after()
 
-    def _claims_of(self, found: ObjectBytes) -> Claims:
+    def _claims_of(self, found: ObjectBytes | None) -> Claims:
         """Return claims and floor; LogFencedError if a newer opening has noted its epoch there."""
-        claims = Claims.decode(found.data)
-        if claims.log_id != self.manifest.log_id:
-            raise foreign(CLAIMS_KEY, self.location, 1)
+        claims = claims_of(found, self.location, self.manifest.log_id)
         if claims.epoch > self.epoch:
             raise LogFencedError(self.location, claims.epoch)
         return claims
@@ -357,10 +355,7 @@ class Opening:
 
     def refuse_newer(self) -> Claims:
         """Return claims and floor; LogFencedError if a newer opening has noted its epoch there."""
-        found = self.reads.find(CLAIMS_KEY)
-        if found is None:
-            raise damaged(CLAIMS_KEY, "is missing", "claims and floor", None)
-        return self._claims_of(found)
+        return self._claims_of(self.reads.find(CLAIMS_KEY))
 
     # -- step 6
 

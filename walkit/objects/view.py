@@ -36,6 +36,7 @@ from walkit.objects.layout import (
     Fit,
     LogPlace,
     as_manifest,
+    claims_of,
     damaged,
     epoch_record,
     epochs_of,
@@ -382,9 +383,7 @@ class ObjectEnd:
         found = self.reads.find(CLAIMS_KEY)
         if found is None:
             return  # the log is being made
-        claims = Claims.decode(found.data)
-        if claims.log_id != self.manifest.log_id:
-            raise foreign(CLAIMS_KEY, self.location, 1)
+        claims = claims_of(found, self.location, self.manifest.log_id)
         if claims.counter >= self.claims.counter:
             self.claims = claims
         if claims.epoch > max((epoch.number for epoch in self.manifest.lineage), default=0):
