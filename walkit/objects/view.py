@@ -16,7 +16,6 @@ from walkit.errors import (
     LogClosedError,
     LogNotFoundError,
     ObjectMissingError,
-    ObjectUnsupportedError,
     SegmentMissingError,
     WalkitError,
 )
@@ -113,15 +112,6 @@ class ObjectView(View):
                     raise fault_of(number, walk)
                 number, before = number + 1, header.end
 
-    def require_bulks(self, what: str) -> None:
-        """ObjectUnsupportedError for what needs all records in bulks, if compaction has put some into files."""
-        if self.files.spans:
-            raise ObjectUnsupportedError(
-                f"the log is compacted up to LSN {self.floor.lsn:,}: {what} cannot be taken from its bulks. "
-                "Read it by walkit.open(URL, 'r')",
-                what=what,
-            )
-
     def unsaved(self) -> Iterator[SegmentRecord]:
         """Yield the bulks after the newest stretch as further stretches: one for each epoch."""
         place, sealed = self.floor, self.manifest.sealed
@@ -172,9 +162,8 @@ class ObjectView(View):
 
     def number_of(self, lsn: int) -> int:
         """Return the number of the bulk that has an LSN of the view, by requests for a few headers."""
-        if lsn <= self.floor.lsn:
-            self.require_bulks("its oldest records")
-        if lsn <= self.floor.lsn + 1:
+        assert lsn > self.floor.lsn, "no bulk has it"
+        if lsn == self.floor.lsn + 1:
             return self.floor.number + 1
         return self.source.number_where(self, lambda end: end.lsn >= lsn)
 
