@@ -1,10 +1,10 @@
-"""Kill writers, servers, replicas and heals with SIGKILL until so many kills are counted; seeded, and continued.
+"""Kill writers, servers and replicas with SIGKILL until so many kills are counted; seeded, and continued.
 
-    python scripts/kill_replicas.py --kills 1000 --state kills.jsonl [--dir DIR] [--heals 1]
+    python scripts/kill_replicas.py --kills 1000 --state kills.jsonl [--dir DIR]
 
-Runs rounds of `tests/replication/kill_rounds.py`: of stream and bootstrap, each with 20 kills, a heal after every
-tenth. Each round that ends is a line of the state file; a run with the same file continues after the last one. A round
-that breaks a promise ends the run with its seed and leaves its folder.
+Runs rounds of `tests/replication/kill_rounds.py`: of stream and bootstrap, each with 20 kills. Each round that ends is
+a line of the state file; a run with the same file continues after the last one. A round that breaks a promise ends the
+run with its seed and leaves its folder.
 """
 
 from __future__ import annotations
@@ -21,10 +21,9 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["PYTHONPATH"] = sys.path[0]  # of the processes that a round starts
 
-from tests.replication.kill_rounds import run_heal_round, run_round
+from tests.replication.kill_rounds import run_round
 
 KILLS_A_ROUND = 20
-ROUNDS_A_HEAL = 10
 
 
 def done(state: Path) -> list[dict[str, int]]:
@@ -48,8 +47,7 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"walkit-kills-{seed}-", dir=args.dir))
         began = time.monotonic()
         try:
-            heals = seed % ROUNDS_A_HEAL == ROUNDS_A_HEAL - 1
-            tally = (run_heal_round if heals else run_round)(folder, seed, KILLS_A_ROUND)
+            tally = run_round(folder, seed, KILLS_A_ROUND)
         except BaseException:
             print(f"seed {seed} failed after {kills:,} kills; its logs are in {folder}", flush=True)
             raise
@@ -59,7 +57,7 @@ def main() -> int:
         with args.state.open("a") as file:
             file.write(json.dumps(facts) + "\n")
         print(f"{kills + tally.kills:,} kills", facts, flush=True)
-    of = {name: sum(each[name] for each in rounds) for name in ("kills", "bootstrapping", "healing", "trims")}
+    of = {name: sum(each[name] for each in rounds) for name in ("kills", "bootstrapping", "trims")}
     print(f"{of['kills']:,} kills in {len(rounds):,} rounds, none broke a promise:", of)
     return 0
 

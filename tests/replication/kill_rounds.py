@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import random
-import shutil
 import signal
 import time
 from contextlib import suppress
@@ -19,13 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import walkit
-from tests.replication.blocking_callers import WAIT_S, until
-from tests.replication.processes import Processes, free_address, is_open, processes
-from tests.replication.writer import OPTIONS
+from tests.replication.blocking_callers import until
+from tests.replication.processes import Processes, free_address, processes
 from tests.support.imports import bytes_of
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
-from walkit.format.file_names import BOOTSTRAP_PREFIX, HEAL_NEW_NAME
-from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.file_names import BOOTSTRAP_PREFIX
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.source import StoredSource
 from walkit.segments.manifest_store import load_manifest
@@ -43,8 +40,6 @@ class Tally:
     kills: int = 0
     bootstrapping: int = 0
     """Of them, those while the replica gathered another log or put it in its place."""
-    healing: int = 0
-    """Of them, those of a heal that had started to write."""
     trims: int = 0
 
 
@@ -214,77 +209,3 @@ def run_round(folder: Path, seed: int, kills: int) -> Tally:
             world.turn()
         world.finish()
     return world.tally
-
-
-def run_heal_round(folder: Path, seed: int, kills: int) -> Tally:
-    """Kill heals before random changes, or at random moments: each segment is as it was or healed, then all are."""
-    chance, tally, kept = random.Random(seed), Tally(), folder / "kept"
-    with walkit.open(kept, options=OPTIONS) as log:
-        for number in range(600):
-            log.append(b"%d" % number * 70)
-    with processes() as started:
-        address = free_address()
-        started.start("serve", str(kept), address)
-        until(lambda: is_open(address), "the server")
-        while tally.kills < kills:
-            log_folder = Path(shutil.copytree(kept, folder / "log", ignore=shutil.ignore_patterns("claim*")))
-            for path in segments(log_folder):
-                damage(path, chance)
-            damaged = {path.name: bytes_or_none(log_folder / path.name) for path in segments(kept)}
-            while _heal_once(log_folder, address, chance, started):
-                tally.kills += 1
-                now = {path.name: bytes_or_none(log_folder / path.name) for path in segments(kept)}
-                whole = {path.name: path.read_bytes() for path in segments(kept)}
-                assert all(
-                    now[name] == damaged[name]
-                    or (now[name] or b"")[SEGMENT_HEADER_BYTES:] == whole[name][SEGMENT_HEADER_BYTES:]
-                    for name in whole
-                )
-                tally.healing += (log_folder / HEAL_NEW_NAME).exists() or now != damaged
-            assert walkit.verify(log_folder).ok
-            healed, before = (
-                [p.read_bytes()[SEGMENT_HEADER_BYTES:] for p in segments(place)]
-                for place in (log_folder, kept)
-            )
-            assert healed == before
-            shutil.rmtree(log_folder)
-    return tally
-
-
-def _heal_once(log: Path, address: str, chance: random.Random, started: Processes) -> bool:
-    """Heal in a process that is killed before a random change, or after a random time; say whether it was."""
-    nth = chance.randrange(1, 60) if chance.randrange(2) else 0
-    pid = started.start("heal", address, str(log), nth)
-    deadline = time.monotonic() + (WAIT_S if nth else chance.uniform(0.0, 0.3))
-    while (status := started.status(pid)) is None:
-        if time.monotonic() >= deadline:
-            os.kill(pid, signal.SIGKILL)
-            status = started.wait(pid)  # it may have ended a moment before
-            break
-        time.sleep(0.002)
-    assert status in (0, signal.SIGKILL), f"a heal ended with status {status}"
-    return status != 0
-
-
-def damage(path: Path, chance: random.Random) -> None:
-    """Damage a segment in one of the ways that a peer can repair, or leave it."""
-    size, way = path.stat().st_size, chance.randrange(5)
-    at = chance.randrange(size // 2)
-    if way == 0:
-        path.unlink()
-    elif way == 1:
-        os.truncate(path, at)
-    elif way in (2, 3):
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(bytes(1 + chance.randrange(size // 2)) if way == 2 else b"\xa5")
-
-
-def segments(folder: Path) -> list[Path]:
-    """The segments of a log that are there."""
-    return sorted(folder.glob("*.segment"))
-
-
-def bytes_or_none(path: Path) -> bytes | None:
-    """The bytes of a file; None if it is missing."""
-    return path.read_bytes() if path.exists() else None

@@ -1,4 +1,4 @@
-"""Writers, servers, replicas and heals as processes, forked from one that has imported everything, so quickly."""
+"""Writers, servers and replicas as processes, forked from one that has imported everything, so quickly."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from tests.support.logs import Child
 
 TYPED = 3
 """The exit code of a process that has ended with one of walkit's errors."""
-UNHEALED = 4
-"""The exit code of a heal whose report says that damage is left."""
 FORKER = """
     import fnmatch, json, os, resource, signal, sys, traceback
     from tests.support.crash_recorder import CHANGES
@@ -26,7 +24,7 @@ FORKER = """
     from tests.support.stores import SMALL
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
-    from walkit.replication import Replica, heal
+    from walkit.replication import Replica
     from walkit.storage import FileStorage
 
     class Killing(FaultyStorage):
@@ -68,13 +66,8 @@ FORKER = """
                     lsn, *storage.counted, storage.pattern = how[3:]
                     with Replica(storage, address, options=SMALL) as replica:
                         replica.wait_for(lsn, 60)
-                elif what == "follow":
-                    follow(address, storage, *how[3:])
                 else:
-                    report = heal(storage, address)
-                    if not report.ok:
-                        print(f"heal: {report.text()}", file=sys.stderr)
-                        os._exit(UNHEALED)
+                    follow(address, storage, *how[3:])
             os._exit(0)
         except WalkitError as error:
             print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -82,11 +75,11 @@ FORKER = """
         except BaseException:
             traceback.print_exc()
             os._exit(1)
-    """.replace("TYPED", str(TYPED)).replace("UNHEALED", str(UNHEALED))
+    """.replace("TYPED", str(TYPED))
 
 
 class Processes:
-    """Starts and ends processes; a role and its arguments: `write`, `serve`, `follow`, `heal`, those of the chaos"""
+    """Starts and ends processes; a role and its arguments: `write`, `serve`, `follow`, those of the chaos"""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -159,10 +152,3 @@ def free_address() -> str:
     """An address of this machine that nothing listens at."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"
-
-
-def is_open(address: str) -> bool:
-    """Return whether something listens there."""
-    host, _, port = address.rpartition(":")
-    with socket.socket() as probe:
-        return probe.connect_ex((host, int(port))) == 0

@@ -6,6 +6,7 @@ import pickle
 import subprocess
 import sys
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,20 +21,35 @@ import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.forged_messages import Mutator, crafted_primary, first_batch, pb, welcome
 from tests.replication.sim_network import History, history_of
+from tests.replication.test_cores import hello_at
 from tests.support.crashes import SMALL
 from tests.support.examples import examples
 from tests.support.threads import Task
 from walkit._internal.threads import LogThread, WakeEvent
 from walkit.errors import StorageError, WalkitError
-from walkit.format.manifest import EpochRecord
+from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import DeltaReader, Primary, ProtocolError, Replica, ReplicaFailedError
-from walkit.replication.core.actions import Adopt, Import
-from walkit.replication.core.publisher import HISTORY_CHARS
+from walkit.replication.core.actions import Admit, Adopt, Import, MoveClaim, PublisherStep, Read
+from walkit.replication.core.publisher import HISTORY_CHARS, Publisher
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.protocol.messages import FromPublisher, Heartbeat, Refusal
-from walkit.replication.protocol.wire import WireError, decode_from_publisher, encode_from_publisher
+from walkit.replication.protocol.messages import (
+    Ack,
+    FromPublisher,
+    FromSubscriber,
+    Heartbeat,
+    Hello,
+    Nack,
+    Refusal,
+)
+from walkit.replication.protocol.wire import (
+    WireError,
+    decode_from_publisher,
+    decode_from_subscriber,
+    encode_from_publisher,
+    encode_from_subscriber,
+)
 from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
@@ -214,6 +230,50 @@ def test_no_content_raises_in_the_core_or_breaks_a_log(seed: int, welcomed: bool
     if log.adopted:
         with walkit.open(storage=storage, mode="r") as reader:
             assert reader.durable_lsn == end.last_lsn == len(list(reader.read()))
+
+
+def test_no_answer_raises_in_a_publisher_or_moves_a_claim_too_far() -> None:
+    """Say mutated hellos and answers to a publisher core: nothing is raised, and claims move to ends that were sent."""
+    history, did = whole(), Counter[str]()
+    ends = [history.end(frames) for frames in (0, 1, 2, 5, len(history.frames))]
+    for seed in range(examples(600)):
+        change, publisher = Mutator(seed), Publisher(batch_bytes=2048)
+        publisher.began(0)
+        sent: list[LogEnd] = []
+        for turn in range(change.random.randint(1, 8)):
+            at = change.random.choice((*ends, *sent[-1:] * 9))
+            whole_log = replace(hello_at(history, change.random.choice((0, 5))), id=bytes(range(16)))
+            honest = (Ack(end=at), Ack(end=at), Nack(end=at), *[whole_log] * (1 if turn else 8))
+            data = encode_from_subscriber(change.random.choice(honest))
+            if change.random.randrange(3) == 0:
+                data = change(pb.SubscriberMessage, data)
+            with suppress(WireError):
+                steps = said_to(publisher, decode_from_subscriber(data))
+                did[f"{publisher.state} after {bool(sent)}"] += 1
+                while steps:
+                    step = steps.pop(0)
+                    if isinstance(step, Admit):
+                        steps += publisher.admitted(step.hello, history.primary_state(step.hello), 0)
+                        sent.append(step.hello.end)
+                    elif isinstance(step, Read):
+                        run = history.read(step.after, step.limit_bytes)
+                        sent += [] if run is None else [run.end]
+                        steps += publisher.frames(run, history.lineage(), 0)
+                    elif isinstance(step, MoveClaim):
+                        did["claims"] += 1
+                        assert step.acked in sent
+    assert (
+        min(did["claims"], did["streaming after True"], did["ended after True"], did["ended after False"]) > 9
+    )
+
+
+def said_to(publisher: Publisher, message: FromSubscriber) -> list[PublisherStep]:
+    """Say something to a publisher core, as the session does."""
+    if publisher.state != "waiting":
+        return publisher.receive(message, 0)
+    if isinstance(message, Hello):
+        return publisher.greeted(message, 0)
+    return publisher.refuse(Refusal(reason="protocol", message="the first message is not a hello"), 0)
 
 
 @pytest.mark.parametrize("reason", ["name", "frame", "lineage", "divergence"])

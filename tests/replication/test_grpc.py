@@ -189,12 +189,6 @@ def test_only_durable_frames_leave(tmp_path: Path) -> None:
             replica.wait_for(1, 0.2)
         log.sync()
         assert replica.wait_for(1, WAIT_S) == 1
-    loose = walkit.LogOptions(durability="none")
-    with (
-        walkit.open(tmp_path / "none", options=loose) as log,
-        pytest.raises(OptionsError, match="durability"),
-    ):
-        Primary(log)
 
 
 def test_a_replica_ahead_of_a_dead_primary_waits_for_its_opening(tmp_path: Path) -> None:

@@ -20,8 +20,8 @@ import walkit
 from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.certificates import Authority
 from tests.replication.forged_messages import serving
-from tests.replication.kill_rounds import run_heal_round
 from tests.replication.proxy import TcpProxy
+from tests.support.crash_recorder import Filmed
 from walkit._internal.threads import WakeEvent
 from walkit.format.file_names import HEAL_NEW_NAME
 from walkit.format.layout import SEGMENT_HEADER_BYTES
@@ -303,6 +303,21 @@ def test_a_failure_at_any_operation_leaves_what_was_or_what_is_healed(kept: Path
         assert nth > 1, f"{operation} was never met"
 
 
+def test_a_power_cut_or_a_kill_at_any_change_is_healed_by_the_next(kept: Path, peer: Primary) -> None:
+    """Take what each change of a heal leaves: none, a part or all of the unsynced writes. Each image heals to the whole."""
+    base = CrashingStorage()
+    _copy_into(kept, base)
+    film = Filmed(base)
+    film.running = True
+    assert heal(film, peer.address).ok
+    assert len(film.images) > 12
+    for moment, image in film.images:
+        assert heal(image, peer.address).ok, moment
+        assert walkit.verify(image).ok, moment
+        with walkit.open(image, "r") as reader:
+            assert sum(1 for _ in reader.read()) == RECORDS, moment
+
+
 def _copy_into(kept: Path, storage: CrashingStorage) -> None:
     """A copy of a log in another storage, durable, with a damaged segment and one that is missing."""
     storage.create()
@@ -376,12 +391,6 @@ def test_a_network_that_flips_bits_changes_nothing(log: Path, kept: Path, tmp_pa
         proxy.cut()
         assert heal(log, proxy.address, tls=ours.client()).ok
     assert_as(log, kept)
-
-
-def test_a_heal_that_is_killed_is_done_by_the_next(tmp_path: Path) -> None:
-    """SIGKILL heals before random changes and at random moments: as it was or healed, and the next one ends it."""
-    tally = run_heal_round(tmp_path, seed=1, kills=6)
-    assert tally.healing
 
 
 def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
