@@ -120,10 +120,6 @@ class DiskStorage(PassingStorage):
             raise storage_error("sync the folder", folder, self.location, errno.EIO)
         self.inner.sync_directory(folder)
 
-    def facts(self) -> dict[str, Any]:
-        """See Storage."""
-        return self.disk.image.facts()
-
     def close(self) -> None:
         """See Storage."""
 

@@ -21,28 +21,14 @@ CRASH_WAITS_MS = 2_000.0
 SKEW_MS = 1_500.0
 FAULTS_MIN, FAULTS_MAX = 4, 12
 
-KINDS = {
-    "cut": "messages on the link are lost",
-    "clog": "messages on the link wait until the end",
-    "lose": "a part of the messages on the link is lost",
-    "repeat": "a part of the messages on the link comes twice",
-    "reorder": "messages on the link overtake each other",
-    "delay": "messages on the link take longer",
-    "damage": "a part of the messages on the link has a flipped bit",
-    "crash": "the process ends and comes back; what was not synced may be gone",
-    "stall": "the process does nothing",
-    "write": "the next write of the process fails",
-    "away": "the folder of the process is away",
-    "skew": "the wall clock of the process is wrong",
-    "back": "the folder of the process is put back as it was some time ago",
-    "another": "an empty folder takes the place of the one of the process",
-    "storage": "reads of the shared log fail, and claims cannot be renewed; or only that",
-    "promote": "the primary is lost, or is thought to be, and a replica is promoted; the old one joins later",
-    "requests": "a part of the requests to the objects is refused, lost or done late",
-}
 WAITING_KINDS = ("crash", "stall")
 """Those that may wait for a write."""
 LINK_KINDS = ("cut", "clog", "lose", "repeat", "reorder", "delay", "damage")
+KINDS = (
+    *(*LINK_KINDS, *WAITING_KINDS),
+    *("write", "away", "skew", "back", "another", "storage", "promote", "requests"),
+)
+"""All that goes wrong: the faults of docs/world.md."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -42,6 +42,14 @@ class Packet:
     data: Any = None
 
 
+def _until_end(messages: Queue) -> Iterator[bytes]:
+    """Yield messages up to the end of a call; raise how it ended if it ended badly."""
+    while isinstance(data := messages.get(), bytes):
+        yield data
+    if data is not None:
+        raise data
+
+
 class WorldGrpc:
     """The module `grpc` of a world."""
 
@@ -119,8 +127,6 @@ class ClientCall:
         self.number = network.new_call(life, self._take)
         self._answers = Queue(network.runner)
         self.on_end: Callable[[], object] = lambda: None
-        self.found: list[bytes] = []
-        self.error: LinkError | None = None
 
     def send(self, kind: str, data: Any = None) -> None:
         """Send something to the server."""
@@ -131,14 +137,13 @@ class ClientCall:
         if self.is_over:
             return
         if packet.kind == "data":
-            self.found.append(packet.data)
             self._answers.put(packet.data)
         else:
             self._end(None if packet.data is None else LinkError(*packet.data))
 
     def _end(self, error: LinkError | None) -> None:
-        self.is_over, self.error = True, error
-        self.network.forget(self.life, self.number)
+        self.is_over = True
+        self.network.forget(self.number)
         self._answers.put(error)
         self.on_end()
 
@@ -149,10 +154,7 @@ class ClientCall:
             self._end(LinkError(code, why))
 
     def __iter__(self) -> Iterator[bytes]:
-        while isinstance(data := self._answers.get(), bytes):
-            yield data
-        if data is not None:
-            raise data
+        return _until_end(self._answers)
 
     def add_done_callback(self, act: Callable[[ClientCall], object]) -> None:
         """See grpc.Future."""
@@ -161,12 +163,11 @@ class ClientCall:
             act(self)
 
     def result(self) -> bytes:
-        """See grpc.Future; of a call that is over."""
-        if self.error is not None:
-            raise self.error
-        if not self.found:
+        """See grpc.Future; once."""
+        found = list(self)
+        if not found:
             raise LinkError(real.StatusCode.UNKNOWN, "the call ended without an answer")
-        return self.found[0]
+        return found[0]
 
 
 class UnaryCall:
@@ -187,10 +188,7 @@ class UnaryCall:
 
     def __call__(self, data: bytes, timeout: float, metadata: Any = ()) -> bytes:
         """See grpc.UnaryUnaryMultiCallable."""
-        call = self.future(data, timeout, metadata)
-        over = Queue(call.network.runner)
-        call.add_done_callback(over.put)
-        return over.get().result()  # type: ignore[no-any-return]
+        return self.future(data, timeout, metadata).result()
 
 
 class Server:
@@ -265,10 +263,7 @@ class ServerCall:
         self._callbacks: list[Callable[[], object]] = []
 
     def __iter__(self) -> Iterator[bytes]:
-        while isinstance(data := self.requests.get(), bytes):
-            yield data
-        if data is not None:
-            raise data
+        return _until_end(self.requests)
 
     def on_disconnect(self) -> None:
         """The client has ended the call."""

@@ -67,7 +67,7 @@ class Network:
         self._clients[self._calls] = life, take
         return self._calls
 
-    def forget(self, life: Life, number: int) -> None:
+    def forget(self, number: int) -> None:
         """A call is over at its client."""
         self._clients.pop(number, None)
 

@@ -10,6 +10,7 @@ from walkit.format.manifest import LogEnd
 from walkit.replication.delta.messages import DELTA_VERSION_MAX
 from walkit.replication.primary.session import Session
 from walkit.replication.protocol.failures import IdentityError, RewindError
+from walkit.replication.protocol.messages import Plan
 from walkit.simulate.runner import Life, Runner
 from walkit.simulate.world_faults import SKEW_MS
 from walkit.simulate.world_log import Branch, Ledger, Promise, Violation
@@ -21,7 +22,7 @@ RULES = {
     "promoted": "a promoted replica has all that it has acknowledged, and with `ack_replicas` each promised record",
     "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
     "announced": "a reader announces only what it has applied, each record once and in order",
-    "claims": "nothing is dropped that was promised to a replica or a reader",
+    "claims": "nothing is dropped that was promised to a replica or a reader, and a bootstrap keeps its plan",
     "fenced": "a writer whose log was taken over publishes nothing, and nothing that the log names is deleted",
     "refused": "no replica and no reader ends, is rewound or is emptied for a reason that is not there",
     "bounds": "what waits in memory is bounded",
@@ -54,6 +55,8 @@ class Rules:
         self.runner, self.ledger, self.logs, self.readers = runner, ledger, logs, readers
         self._lives: dict[Session, Life] = {}
         """By session, the life of its replica."""
+        self._plans: dict[tuple[Life, str], tuple[Session, Plan, float]] = {}
+        """By life of a primary and key of a replica: its last bootstrap, whose plan it may count on until then."""
         self._compared: dict[str, tuple[Branch, int]] = {}
         """By process, the branch and the LSN at which its state was compared."""
 
@@ -95,6 +98,7 @@ class Rules:
 
     def _check_session(self, session: Session, node: LogNode) -> str:
         """Check one session; return the name of its replica, "" if that has not been heard for some time."""
+        self._check_plan(session, node.process.life)
         core, branch = session.core, node.branch
         if core.state != "streaming" or branch is None:
             return ""
@@ -112,6 +116,22 @@ class Rules:
             return ""
         self._promise(node, name, acked.last_lsn + 1, CLAIM_MS, True)
         return name
+
+    def _check_plan(self, session: Session, life: Life) -> None:
+        """Check that a replica which has fetched a part gets the same plan again, while its lease lives."""
+        core, files, whose = session.core, session._planned, (life, session.core.key)
+        if core.state == "streaming":
+            self._plans.pop(whose, None)  # the log that it was made for is there
+        elif core.state == "bootstrapping" and files is not None:
+            before, plan, until_ms = self._plans.get(whose, (session, files.plan, 0.0))
+            if plan != files.plan:
+                is_refused = before._planned is None or before.core.acked != core.acked
+                if self.runner.now_ms < until_ms and not is_refused:
+                    raise Violation("claims", f"{core.name} gets another plan, and has fetched parts of one")
+                until_ms = 0.0
+            if core.traffic.batches:
+                until_ms = self.runner.now_ms + LEASE_S * 1000
+            self._plans[whose] = session, files.plan, until_ms
 
     def _replica_has(self, node: LogNode, position: int, what: str) -> None:
         replica = node.replica
