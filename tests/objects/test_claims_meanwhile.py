@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
@@ -107,6 +108,33 @@ def claimed(ledger: Ledger) -> Callable[[], None]:
         ledger.draft = replace(ledger.draft, claims={"reader": "00"})
 
     return change
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_a_file_is_deleted_after_the_put_that_stops_naming_it(is_lost: bool) -> None:
+    """Drop a file within a larger turn: it is there until the turn is put, and stays if that put fails."""
+    base = MemoryObjectStore()
+    walkit.open(base).close()
+    fails = [ObjectFault(before=ObjectStoreError)] * is_lost
+    is_armed = False
+
+    def plan(request: ObjectRequest) -> ObjectFault | None:
+        return fails.pop() if is_armed and fails and request.method == "put_if_match" else None
+
+    ledger = ledger_of(base.client(plan))
+    base.put_if_absent("files/s", b"s")
+    ledger.ready["s"] = ("files/s", 1)
+    ledger.in_turn(lambda: setattr(ledger, "draft", named(ledger.draft)))
+
+    def drop() -> None:
+        ledger.draft = replace(ledger.draft, files={})
+        ledger.drop_ready(["s"])
+        assert "files/s" in base.objects.held
+
+    is_armed = True
+    with pytest.raises(ObjectStoreError) if is_lost else nullcontext():
+        ledger.in_turn(drop)
+    assert ("files/s" in base.objects.held) == is_lost
 
 
 def test_a_flush_waits_for_a_change_that_another_turn_has_taken() -> None:

@@ -22,7 +22,7 @@ import time
 from _thread import get_ident
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from random import uniform
 from secrets import randbits
 from typing import Any, TypeVar
@@ -49,6 +49,8 @@ class _Batch:
     done: threading.Event
     is_put: bool = False
     error: BaseException | None = None
+    dropped: set[str] = field(default_factory=set)
+    """Keys of files that are deleted once the changes are put, unless they are named then."""
 
 
 class Ledger:
@@ -116,17 +118,19 @@ class Ledger:
             self._later.append(change)
 
     def drop_ready(self, names: Iterable[str]) -> None:
-        """Delete segments that were put, unless they have their name; whether they have is known first (G)."""
-        ready = {name: self.ready.pop(name)[0] for name in names if name in self.ready}
-        if ready:
-            # A put of which the outcome is not known may be under way still: none succeeds after this one.
-            named = self.in_turn(self._touched).files
-            self._delete([key for name, key in ready.items() if name not in named])
+        """Delete segments that were put, unless they have their name; whether they have is known first (G).
 
-    def _touched(self) -> Claims:
-        """Have the draft put, as it is; for the thread whose turn it is."""
+        In a turn they are deleted at its end: until then the stored object may name them.
+        """
+        if ready := {self.ready.pop(name)[0] for name in names if name in self.ready}:
+            # A put of which the outcome is not known may be under way still: none succeeds after this one.
+            self.in_turn(lambda: self._drop(ready))
+
+    def _drop(self, keys: set[str]) -> None:
+        """Have the draft put, as it is, and these files deleted then; for the thread whose turn it is."""
+        assert self._batch is not None
+        self._batch.dropped |= keys
         self.draft = replace(self.draft, counter=self.draft.counter + 1)
-        return self.draft
 
     def flush(self) -> None:
         """Have the changes put that wait, or are being put. LogFencedError if the log has a newer writer."""
@@ -201,7 +205,7 @@ class Ledger:
             else:
                 self._due_s, self._lost = time.monotonic() + self.pace_s, PAUSE_S
                 self.known = after
-                gone = {key for key, _ in batch.stored.files.values()}
+                gone = batch.dropped | {key for key, _ in batch.stored.files.values()}
                 self._delete(sorted(gone - {key for key, _ in after.files.values()}))
         except BaseException as error:  # noqa: BLE001 - each caller of the batch raises it
             batch.error = error
