@@ -86,5 +86,8 @@ def test_records_that_come_with_polls_cost_no_request() -> None:
             reader.wait_for(log.append(b"%d" % at, key=b"k"), WAIT_S)
         asked = [made for made in server.requests[before:] if made.startswith("GET")]
         looks, took_s = reader.statistics().looks - looks, time.monotonic() - began
-        assert looks <= 1 + took_s * 1000 / LOOK_MS and len(asked) <= 10 + 12 * looks
-        assert reader.statistics().deltas > 150 and reader.state[b"k"] == b"199"
+        deltas = reader.statistics().deltas
+        assert looks <= 1 + took_s * 1000 / LOOK_MS
+        # A record that no poll brought in time, on a busy machine, is read.
+        assert len(asked) <= 10 + 12 * looks + 2 * max(200 - deltas, 0)
+        assert deltas > 150 and reader.state[b"k"] == b"199"
