@@ -8,10 +8,10 @@ from tests.cli.conftest import Run
 
 
 def test_schedules_that_hold_every_rule_exit_with_0(run: Run) -> None:
-    """Run three seeds twice: 0, what was run as text, and as JSON with the same digest."""
-    text = run("simulate", "world", "--seed", "7", "--schedules", "3")
-    plain = run("simulate", "world", "--seed", "7", "--schedules", "3", "--json")
+    """Run two seeds twice: 0, what was run as text, and as JSON with the same digest."""
+    text = run("simulate", "world", "--seed", "7", "--schedules", "2")
+    plain = run("simulate", "world", "--seed", "7", "--schedules", "2", "--json")
     assert (text.code, plain.code) == (0, 0)
     report = json.loads(plain.out)
-    assert (report["schedules"], report["failures"]) == (3, [])
+    assert (report["schedules"], report["failures"]) == (2, [])
     assert f"{report['digest']:08x}" in text.out

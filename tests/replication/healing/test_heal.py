@@ -304,7 +304,7 @@ def test_a_failure_at_any_operation_leaves_what_was_or_what_is_healed(kept: Path
 
 
 def test_a_power_cut_or_a_kill_at_any_change_is_healed_by_the_next(kept: Path, peer: Primary) -> None:
-    """Take what each change of a heal leaves: none, a part or all of the unsynced writes. Each image heals to the whole."""
+    """Take what each change of a heal leaves, with none, some or all unsynced writes: each image heals to the whole."""
     base = CrashingStorage()
     _copy_into(kept, base)
     film = Filmed(base)
