@@ -223,7 +223,7 @@ def table_of_options() -> str:
         if rows and name:
             yield f"### Options of {name}\n\n{table('| argument | meaning |', rows)}"
 
-    return "\n\n".join(parts("", make_parser()[0]))
+    return "\n\n".join(parts("", make_parser()))
 
 
 TABLES = {

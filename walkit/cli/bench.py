@@ -35,7 +35,9 @@ def bench_write(args: argparse.Namespace) -> int:
 
     if args.crash_states and is_object_url(args.path):
         refuse("crash_states", args.crash_states, "a modelled disk has them, and no object store")
-    asked, outstanding = _asked(args), args.outstanding
+    asked = _asked(args)
+    asked["outstanding"] = outstanding = args.outstanding or []
+    asked["ack_order"] = args.ack_order or [None]
     asked["writers"] = args.writers or outstanding or [1, 8, 64]
     asked["tasks"] = args.tasks or outstanding or ([] if args.model else [64])
     report = measure(**asked, progress=_shows_bar(args))
@@ -50,7 +52,7 @@ def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
     from walkit.crashlab import crash_verdict
 
     in_flight = args.in_flight or [1]
-    chosen = combinations(args.durability, args.direct_io, in_flight, args.ack_order, ["take-all"])
+    chosen = combinations(args.durability, args.direct_io, in_flight, args.ack_order or [None], ["take-all"])
     found = {}
     for _, options in chosen:
         way = f"{counted(options.in_flight, 'frame')} in flight, {options.ack_order} order"
@@ -63,7 +65,9 @@ def bench_order(args: argparse.Namespace) -> int:
     """Measure both orders, round after round."""
     from walkit.bench.order import bench_order as measure
 
-    report = measure(**_asked(args), progress=_shows_bar(args))
+    asked = _asked(args)
+    buffered = asked.pop("buffered")
+    report = measure(**asked, direct_io=not buffered, progress=_shows_bar(args))
     if args.save_runs:
         report.save(args.save_runs)
     return _publish(report, args)

@@ -16,7 +16,7 @@ from walkit._internal.text import aligned, counted
 from walkit.cli.compare_report import compare_in_report, wants_report
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, note, publish, saved, say
-from walkit.cli.places import PlaceAt
+from walkit.cli.values import PlaceAt
 from walkit.errors import CorruptionError
 from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader

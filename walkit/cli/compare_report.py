@@ -27,7 +27,7 @@ def compare_in_report(args: argparse.Namespace) -> int:
     if args.out is not None and args.out.endswith((".csv", ".parquet")):
         text = "not with --spark or --decoder, which report counts and samples"
         refuse("out", args.out, f"{text}; walkit.spark.diff(left, right) gives all rows to a program")
-    given = {"decoder": args.decoder, "ignore": args.ignore, "tolerance": args.tolerance}
+    given = {"decoder": args.decoder, "ignore": args.ignore or [], "tolerance": args.tolerance}
     report = (_by_spark if args.spark else _in_process)(args, given)
     as_page = args.out is not None and args.out.endswith(PAGES)
     if as_page:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 
+from walkit.cli.arguments import Parser, make_parser, options_of
 from walkit.cli.output import print_lines
-from walkit.cli.parsers import Parser, options_of
 
 SCRIPT = """[ -n "$ZSH_VERSION" ] && autoload -U bashcompinit && bashcompinit
 _walkit() {{
@@ -24,10 +24,8 @@ complete -o default -F _walkit walkit"""
 
 def completion(_: argparse.Namespace) -> int:
     """Print the script."""
-    from walkit.cli.arguments import make_parser
-
     # The longer names come first: a shell takes the first pattern that fits.
-    known = sorted(_words(make_parser()[0]), key=lambda each: -len(each[0]))
+    known = sorted(_words(make_parser()), key=lambda each: -len(each[0]))
     cases = [f'    "{path}"*) words="{" ".join(words)}" ;;' for path, words in known]
     print_lines(SCRIPT.format(cases="\n".join(cases)).splitlines())
     return 0

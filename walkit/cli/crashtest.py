@@ -1,15 +1,13 @@
-"""The arguments of `walkit crashtest`, and its handler."""
+"""`walkit crashtest`: its handler."""
 
 from __future__ import annotations
 
 import argparse
 import os
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from walkit.cli import values
 from walkit.cli.output import bar, note, publish, say
-from walkit.cli.parsers import add_command, add_option, add_report_options
 from walkit.cli.usage import UsageError
 
 if TYPE_CHECKING:
@@ -17,56 +15,8 @@ if TYPE_CHECKING:
     from walkit.crashlab import Mutant, Profile, Scenario
     from walkit.crashlab.summary import Explorations
 
-BUDGET = 100
 DEFAULT_PROFILES = ("contract", "ext4-ordered")
-
-
-def add_crashtest(commands: Any) -> None:
-    """Add `crashtest` to the commands."""
-    parser = add_command(
-        commands,
-        "crashtest",
-        "cut the power at each moment and judge the states left",
-        ": a scenario is run, and each state that a cut leaves is recovered and judged by rules. Everything is in "
-        "memory, on a model of the page cache. Exit "
-        "code 1 if a state breaks a rule: it is printed as small as it can be made, with the code that makes it "
-        "again",
-        "walkit crashtest --scenario append --profile ext4-ordered --budget 500",
-        crashtest,
-    )
-    parser.add_argument(
-        "--scenario",
-        action="append",
-        metavar="NAME",
-        help="scenario to run; repeat it for more (default: all; with --mutant, the one it shows in)",
-    )
-    parser.add_argument(
-        "--profile",
-        action="append",
-        metavar="NAME",
-        help="the changes without a sync that a power cut may lose, more than once for more (default: "
-        f"{' and '.join(DEFAULT_PROFILES)})",
-    )
-    add_option(parser, "--budget", values.count, BUDGET, "states that are judged per scenario and profile")
-    add_option(
-        parser, "--jobs", values.count, min(os.cpu_count() or 1, 8), "processes that explore side by side"
-    )
-    add_option(parser, "--seed", values.number, 0, "seed of the random draws")
-    parser.add_argument(
-        "--mutant",
-        metavar="NAME",
-        help="judge walkit with this historic bug put back: the exit code is 1 then",
-    )
-    parser.add_argument(
-        "--save-violation", metavar="DIR", help="write the files of the first violation into a new folder"
-    )
-    parser.add_argument(
-        "--coverage", action="store_true", help="print the number of states by the operation that was cut"
-    )
-    parser.add_argument(
-        "--list", action="store_true", help="list scenarios, profiles, rules and mutants, and end"
-    )
-    add_report_options(parser)
+JOBS_MAX = 8
 
 
 def crashtest(args: argparse.Namespace) -> int:
@@ -137,7 +87,7 @@ def _explored(
     from walkit.crashlab.campaign import explore_all
 
     pairs = [(scenario, profile) for scenario in scenarios for profile in profiles]
-    jobs = min(args.jobs, len(pairs))
+    jobs = min(args.jobs or min(os.cpu_count() or 1, JOBS_MAX), len(pairs))
     if jobs == 1:
         with nullcontext() if mutant is None else mutant.applied():
             return _one_by_one(pairs, args)

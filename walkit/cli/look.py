@@ -69,6 +69,10 @@ WAYS_ON = (
 
 def repair(args: argparse.Namespace) -> int:
     """Repair a log. Returns 1 if something that was promised had to be given up; a refusal exits with 1, too."""
+    if args.source is not None:
+        from walkit.cli.network import heal
+
+        return heal(args)
     try:
         with bar(f"repair {args.log}") as progress:
             report = repair_log(

@@ -1,20 +1,26 @@
-"""`walkit serve`, `follow` and `status`: what they take, and the handlers that call the room of replication."""
+"""`walkit serve`, `follow`, `status`, `promote` and `repair --from`: handlers that call the room of replication."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from walkit.cli import values
 from walkit.cli.output import SCHEMA_VERSION, bar, json_text, publish, say
-from walkit.cli.quiet import quiet_grpc
-from walkit.cli.token import add_token_options, token_of
 from walkit.cli.usage import UsageError
+from walkit.events import EventSink
 
 if TYPE_CHECKING:
     from walkit.replication import ClientTLS, DeltaReaderStatus, ReplicaStatus, ServerTLS
+
+TOKEN_VARIABLE = "WALKIT_TOKEN"
+TOKEN_BYTES_MAX = 4096
+VERBOSITY = "GRPC_VERBOSITY"
+PROMOTED = "walkit.replica.promote"
 
 
 def serve(args: argparse.Namespace) -> int:
@@ -36,7 +42,7 @@ def status(args: argparse.Namespace) -> int:
     """Show the status of a primary. Returns 1 unless it serves."""
     with quiet_grpc():
         from walkit.replication import primary_status
-    found = primary_status(args.address, token=token_of(args), tls=_client_tls(args), insecure=args.insecure)
+    found = primary_status(args.address, **_access(args))
     publish("status", found.lines, found.to_dict, as_json=args.json, out=args.out)
     return 0 if found.state == "serving" else 1
 
@@ -53,15 +59,13 @@ def follow(args: argparse.Namespace) -> int:
     return following(
         args.address,
         args.folder,
-        token=token_of(args),
-        tls=_client_tls(args),
         codec=None if args.codec == "none" else args.codec or "zstd",
         new_identity=args.new_identity,
         checkpoint_every=args.checkpoint_every,
         rewind=args.rewind,
         force_rewind=args.force_rewind,
-        insecure=args.insecure,
         show=_as_json if args.json else None,
+        **_access(args),
     )
 
 
@@ -69,7 +73,7 @@ def _rejoined(args: argparse.Namespace) -> bool:
     """Make the folder one that can follow, if that is agreed to; False if not."""
     from walkit.replication import rejoin
 
-    shown = {"token": token_of(args), "tls": _client_tls(args), "insecure": args.insecure}
+    shown = _access(args)
     report = rejoin(args.folder, args.address, dry_run=True, force=args.force_rewind, **shown)
     say(str(report))
     if report.action == "follow":
@@ -105,10 +109,8 @@ def _follow_delta(args: argparse.Namespace) -> int:
         args.delta,
         args.address,
         args.folder,
-        token=token_of(args),
-        tls=_client_tls(args),
-        insecure=args.insecure,
         show=_as_json if args.json else None,
+        **_access(args),
     )
 
 
@@ -119,129 +121,9 @@ def heal(args: argparse.Namespace) -> int:
     with quiet_grpc():
         from walkit.replication.healing.heal import heal as heal_log
     with bar(f"heal {args.log}") as progress:
-        report = heal_log(
-            args.log,
-            args.source,
-            dry_run=args.dry_run,
-            token=token_of(args),
-            tls=_client_tls(args),
-            insecure=args.insecure,
-            progress=progress,
-        )
+        report = heal_log(args.log, args.source, dry_run=args.dry_run, progress=progress, **_access(args))
     publish("heal", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     return 1 if report.ok is False else 0
-
-
-def add_serve_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a primary: address, credentials of replicas, and its own."""
-    parser.add_argument(
-        "--listen", metavar="HOST:PORT", default="127.0.0.1:0", help="port 0 takes a free one"
-    )
-    add_token_options(parser, "the token that a replica has to show")
-    parser.add_argument(
-        "--tls-certificate", metavar="FILE", help="serve with TLS: the certificate and its chain, in PEM"
-    )
-    parser.add_argument(
-        "--tls-key", metavar="FILE", help="the certificate's private key, in PEM, without a password"
-    )
-    parser.add_argument(
-        "--tls-client-ca",
-        metavar="FILE",
-        help="serve only replicas that show a certificate of these authorities",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="off loopback also without TLS, or without a token"
-    )
-    parser.add_argument(
-        "--metrics-port",
-        type=values.count,
-        metavar="N",
-        help="let this machine read the metrics there, as Prometheus does",
-    )
-
-
-def add_heal_options(parser: argparse.ArgumentParser) -> None:
-    """Add the peer of a repair, the credentials for it, and the trusted authorities."""
-    parser.add_argument(
-        "--from",
-        dest="source",
-        metavar="HOST:PORT",
-        help="heal the log with frames of a peer that serves the same log: its primary, or a replica of it",
-    )
-    add_client_options(parser)
-
-
-def add_client_options(parser: argparse.ArgumentParser) -> None:
-    """Add the credentials for a primary, and the trusted authorities."""
-    add_token_options(parser, "the primary's token")
-    parser.add_argument(
-        "--tls", action="store_true", help="the primary has to show a certificate of a well-known authority"
-    )
-    parser.add_argument(
-        "--tls-ca",
-        metavar="FILE",
-        help="the same, of these authorities, in PEM; implies --tls, as the next ones do",
-    )
-    parser.add_argument(
-        "--tls-certificate", metavar="FILE", help="show this certificate, if the primary requires one"
-    )
-    parser.add_argument("--tls-key", metavar="FILE", help="the certificate's private key")
-    parser.add_argument(
-        "--tls-server-name",
-        metavar="NAME",
-        help="the name in the primary's certificate, if it is not HOST",
-    )
-    parser.add_argument(
-        "--insecure", action="store_true", help="off loopback send the token also without TLS, in the clear"
-    )
-
-
-def add_follow_options(parser: argparse.ArgumentParser) -> None:
-    """Add what a replica shows and trusts, and how it takes what comes."""
-    parser.add_argument(
-        "--delta",
-        metavar="LOG",
-        help="keep the state of LOG, which is on this machine and served at HOST:PORT, by delta poll; DIR has its "
-        "checkpoints",
-    )
-    add_client_options(parser)
-    parser.add_argument("--json", action="store_true", help="print each status as one line of JSON")
-    parser.add_argument(
-        "--codec",
-        choices=("zstd", "snappy", "none"),
-        help="how frames are compressed on their way (default: zstd); stored bytes are the same",
-    )
-    parser.add_argument(
-        "--new-identity",
-        action="store_true",
-        help="follow as another replica with the data that is there, as a copied folder must",
-    )
-    parser.add_argument(
-        "--checkpoint-every",
-        type=values.count,
-        metavar="RECORDS",
-        help="save the replica's state every RECORDS records, and drop its log below that",
-    )
-    parser.add_argument(
-        "--rewind",
-        action="store_true",
-        help="if the histories differ, cut the replica's log back to the last common record; the rest is kept in "
-        "lost+found",
-    )
-    parser.add_argument(
-        "--rejoin",
-        action="store_true",
-        help="compare the histories first: the folder stays as it is, is rewound, or is kept under another name and "
-        "an empty one takes its place; asks before it changes anything",
-    )
-    parser.add_argument(
-        "--yes", action="store_true", help="with --rejoin: change the folder without a question"
-    )
-    parser.add_argument(
-        "--force-rewind",
-        action="store_true",
-        help="the same, even past records that holds, claims and replicas of this one have read",
-    )
 
 
 def _server_tls(args: argparse.Namespace) -> ServerTLS | None:
@@ -255,6 +137,11 @@ def _server_tls(args: argparse.Namespace) -> ServerTLS | None:
     return ServerTLS(certificate=certificate, key=key, client_ca=client_ca)
 
 
+def _access(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the credentials for a primary."""
+    return {"token": token_of(args), "tls": _client_tls(args), "insecure": args.insecure}
+
+
 def _client_tls(args: argparse.Namespace) -> ClientTLS | None:
     from walkit.replication import ClientTLS
 
@@ -265,3 +152,59 @@ def _client_tls(args: argparse.Namespace) -> ClientTLS | None:
         "server_name": args.tls_server_name,
     }
     return ClientTLS(**given) if args.tls or any(given.values()) else None
+
+
+def promote(args: argparse.Namespace) -> int:
+    """Promote a replica, and print what it is now."""
+    with quiet_grpc():
+        from walkit.replication.replica.promote import promote as promote_replica
+
+    others = EventSink()
+
+    def on_event(name: str, attributes: dict[str, Any]) -> None:
+        if name != PROMOTED:  # what is printed below says it
+            others.pass_on(name, attributes)
+
+    report = promote_replica(args.log, on_event)
+    publish("promote", report.lines, report.to_dict, as_json=args.json, out=args.out)
+    return 0
+
+
+def token_of(args: argparse.Namespace) -> str | None:
+    """Return the requested token, or None. UsageError for a file or a variable without one."""
+    path = args.token_file
+    if path is None:
+        token = os.environ.get(TOKEN_VARIABLE)
+        if token == "":
+            raise UsageError(f"{TOKEN_VARIABLE} is set and empty: unset it, or give it the token")
+        return token
+    try:
+        with open(path, "rb") as file:
+            content = file.read(TOKEN_BYTES_MAX + 1)
+    except OSError as error:
+        raise UsageError(f"--token-file {path}: {error.strerror or error}") from None
+    lines = content.splitlines()
+    first = lines[0].strip() if lines else b""
+    if not first or len(content) > TOKEN_BYTES_MAX or any(line.strip() for line in lines[1:]):
+        raise UsageError(f"--token-file {path}: the token is its only line, of up to {TOKEN_BYTES_MAX} bytes")
+    try:
+        return first.decode("ascii")
+    except UnicodeDecodeError:
+        raise UsageError(f"--token-file {path}: a token is printable ASCII") from None
+
+
+@contextmanager
+def quiet_grpc() -> Iterator[None]:
+    """Let gRPC be imported in the block, and keep it silent afterwards, unless its logging is configured.
+
+    gRPC reads the variable once, at its import, so it is put back at the end: only commands import gRPC like this, and
+    a program that uses `walkit.replication` keeps gRPC, and its environment, as they are.
+    """
+    if VERBOSITY in os.environ or "GRPC_TRACE" in os.environ:
+        yield
+        return
+    os.environ[VERBOSITY] = "NONE"
+    try:
+        yield
+    finally:
+        del os.environ[VERBOSITY]

@@ -1,63 +1,95 @@
-"""Values of arguments: numbers, times and lists of them, refused in words."""
+"""Values of arguments, by the names that the table gives them: numbers, times, lists and places, refused in words."""
 
 from __future__ import annotations
 
 import argparse
+import os
+from collections.abc import Callable
+from typing import Any, NamedTuple, NoReturn
+
+from walkit.format.layout import LSN_MAX
 
 
-def whole(text: str, what: str) -> int:
-    """Return a whole number from 1 on; `what` it is, for the complaint."""
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not {what}: a whole number from 1 on")
-    return number
+class PlaceAt(NamedTuple):
+    """The place of a log, and the LSN of a point in its history; None is its end."""
+
+    path: str
+    lsn: int | None
 
 
-def lsn(text: str) -> int:
-    """Return an LSN."""
-    return whole(text, "an LSN")
+def place_at(text: str) -> PlaceAt:
+    """Return the place that LOG or LOG@LSN names. ArgumentTypeError if the text after the last @ is not an LSN.
+
+    A folder may have an @ in its name: one that is there is taken as it is, and so is an @ in a folder above it.
+    """
+    path, at, number = text.rpartition("@")
+    if not text or (at and not path):
+        raise argparse.ArgumentTypeError(f"{text!r} names no log: give its folder, and perhaps @LSN after it")
+    if not at or os.path.isdir(text) or "/" in number:
+        return PlaceAt(text, None)
+    if not (number.isascii() and number.isdigit()) or int(number) > LSN_MAX:
+        raise argparse.ArgumentTypeError(
+            f"{number!r} in {text!r} is not an LSN: a whole number, 0 for the state before the first record"
+        )
+    return PlaceAt(path, int(number))
 
 
-def count(text: str) -> int:
-    """Return a count."""
-    return whole(text, "a count")
+def whole(what: str, least: int = 1, most: int = LSN_MAX) -> Callable[[str], int]:
+    """Return what takes a whole number within bounds; `what` it is, for the complaint."""
+
+    def value(text: str) -> int:
+        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+            raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
+        return int(text)
+
+    return value
 
 
-def counts(text: str) -> list[int]:
-    """Return a list of counts."""
-    return [whole(part, "a list of counts like 1,8,64") for part in text.split(",")]
+def time(unit: str, below: float) -> Callable[[str], float]:
+    """Return what takes a time above 0."""
+
+    def value(text: str) -> float:
+        try:
+            given = float(text)
+        except ValueError:
+            given = 0.0
+        if not 0 < given < below:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a time: {unit} above 0")
+        return given
+
+    return value
 
 
-def seconds(text: str) -> float:
-    """Return a time in seconds."""
-    return _time(text, "seconds", 86_400)
+def listed(value: Callable[[str], Any], empty: str | None = None) -> Callable[[str], list[Any]]:
+    """Return what takes a list with commas; the text `empty`, if any, is the list without an element."""
+    return lambda text: [] if text == empty else [value(part) for part in text.split(",")]
 
 
-def milliseconds(text: str) -> float:
-    """Return a time in milliseconds."""
-    return _time(text, "milliseconds", 86_400_000)
+def refuse_token(_: str) -> NoReturn:
+    """Name the right place for a token, without repeating it."""
+    raise argparse.ArgumentTypeError(
+        "--token would show the token to every user of this machine, through its command line (ps): give "
+        "--token-file FILE, or the environment variable WALKIT_TOKEN"
+    )
 
 
-def _time(text: str, unit: str, below: float) -> float:
-    try:
-        time = float(text)
-    except ValueError:
-        time = 0.0
-    if not 0 < time < below:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a time: {unit} above 0")
-    return time
+count = whole("a count: a whole number from 1 on")
+number = whole("a number: a whole one from 0 on", least=0)
 
-
-def number(text: str) -> int:
-    """Return a whole number from 0 on."""
-    if not (text.isascii() and text.isdigit()):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number: a whole one from 0 on")
-    return int(text)
-
-
-def numbers(text: str) -> tuple[int, ...]:
-    """Return a list of whole numbers from 0 on; "none" is the empty one."""
-    return () if text == "none" else tuple(number(part) for part in text.split(","))
+VALUES: dict[str | None, Callable[[str], Any]] = {
+    "N": count,
+    "RECORDS": count,
+    "N,N": listed(whole("a list of counts like 1,8,64: a whole number from 1 on")),
+    "LSN": whole("an LSN: a whole number from 1 on"),
+    "LOG[@LSN]": place_at,
+    "S": time("seconds", 86_400),
+    "MS": time("milliseconds", 86_400_000),
+    "R": float,
+    "A,A": listed(float),
+    "NAME,NAME": listed(str, ""),
+    "ORDER,ORDER": listed(str),
+    "number": number,
+    "numbers": listed(number, "none"),
+    "port": whole("a port: 0 to 65535", 0, 65_535),
+    "token": refuse_token,
+}
