@@ -16,7 +16,7 @@ import pytest
 import walkit
 from walkit.errors import OptionsError
 from walkit.workload import ChildWriterError, ContinuousLoad, SteadyWriter
-from walkit.workload.inject_torn_frame import leave_half_a_frame
+from walkit.workload.inject_damage import leave_half_a_frame
 from walkit.workload.parent_watch import ORPHANED
 from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
 from walkit.workload.steady_process import keep_small

@@ -13,7 +13,7 @@ from walkit.storage.file import FileStorage
 from walkit.views.fault_lab import FaultLab, cut_frame, opened
 from walkit.views.fault_reports import FAULTS, FaultName, FaultReport
 from walkit.views.jobs import Job, Jobs
-from walkit.workload.inject_torn_frame import leave_half_a_frame
+from walkit.workload.inject_damage import leave_half_a_frame
 from walkit.workload.steady import ContinuousLoad
 
 REPORTS_MAX = 8
