@@ -27,12 +27,11 @@ from walkit.measure import LatencyHistogram, Run, RunRecorder, compare, load, re
 from walkit.measure.run_file import CHECKSUM_KEY, RUN_KEY
 from walkit.plots.facts import run_facts
 
-PAIR = Path(__file__).parent / "saved"
-"""version-1.json and version-1.parquet: make_run(), saved by the walkit that still saved pairs; version-2.parquet: by
-the one that did not record its own version."""
+SAVED = Path(__file__).parent / "saved" / "version-2"
+"""make_run(), saved by the walkit that did not record its own version."""
 
 
-@pytest.mark.parametrize("ending", ["", ".json", ".parquet"])
+@pytest.mark.parametrize("ending", ["", ".parquet"])
 def test_saved_and_loaded_runs_are_equal(tmp_path: Path, ending: str) -> None:
     """Everything in a full Run, gaps in its timeline and an empty histogram included, comes back from one file."""
     run = make_run()
@@ -150,24 +149,6 @@ def test_a_number_that_is_not_finite_is_refused_before_anything_is_written(tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.fixture
-def pair(tmp_path: Path) -> Path:
-    """A copy of the pair that an earlier walkit saved; its path without an ending."""
-    for path in PAIR.glob("version-1.*"):
-        shutil.copy(path, tmp_path)
-    return tmp_path / "version-1"
-
-
-@pytest.mark.parametrize("ending", ["", ".json", ".parquet"])
-def test_a_pair_of_an_earlier_walkit_loads(pair: Path, ending: str) -> None:
-    """The committed pair is the Run it was saved from, by either name; saving over it leaves one file."""
-    run = load(f"{pair}{ending}")
-    assert run == make_run()
-    run.save(pair)
-    assert [path.name for path in pair.parent.iterdir()] == ["version-1.parquet"]
-    assert load(pair) == run
-
-
 def test_a_run_knows_the_walkit_that_was_measured(tmp_path: Path) -> None:
     """A new Run has the installed version, on disk and in its tables too; those of earlier files are unknown."""
     here = importlib.metadata.version("walkit")
@@ -175,49 +156,12 @@ def test_a_run_knows_the_walkit_that_was_measured(tmp_path: Path) -> None:
     run.save(tmp_path / "new")
     assert run.walkit_version == load(tmp_path / "new").walkit_version == here
     assert pd.read_parquet(tmp_path / "new.parquet").attrs["walkit_version"] == here
-    assert load(PAIR / "version-2") == load(PAIR / "version-1") == make_run()
+    assert load(SAVED) == make_run()
     assert make_run().summary()["walkit_version"] is None
     old, new = settings_of(make_run()), settings_of(make_run(walkit_version=here))
     assert old != new, "another walkit is not a repeat"
     assert f"measured: walkit 0.0; drawn: walkit {here}" in run_facts([make_run(walkit_version="0.0")])
     assert f"walkit {here}" in run_facts([run, make_run()])
-
-
-def test_saving_leaves_the_json_of_others(tmp_path: Path) -> None:
-    """A JSON file of the same name that is not half of a Run stays as it is."""
-    (tmp_path / "run.json").write_text("{}")
-    make_run().save(tmp_path / "run")
-    assert (tmp_path / "run.json").read_text() == "{}"
-
-
-@pytest.mark.parametrize("text", ["", "not json", "[]", "{}", '{"format": "other", "version": 1}'])
-def test_other_facts_of_a_pair_are_refused(pair: Path, text: str) -> None:
-    """JSON of something else, or no JSON at all, is a typed error, with its other half and alone."""
-    pair.with_suffix(".json").write_text(text)
-    with pytest.raises(CorruptionError, match="not a saved run"):
-        load(pair)
-    pair.with_suffix(".parquet").unlink()
-    with pytest.raises(CorruptionError, match="not a saved run"):
-        load(pair.with_suffix(".json"))
-
-
-def test_newer_damaged_and_half_pairs_have_different_errors(pair: Path) -> None:
-    """A later version asks for a newer walkit; a missing fact is damage, and so is another half; half is not found."""
-    facts_path = pair.with_suffix(".json")
-    facts = json.loads(facts_path.read_text())
-    facts_path.write_text(json.dumps(facts | {"version": 2}))
-    with pytest.raises(FormatVersionError):
-        load(pair)
-    facts_path.write_text(json.dumps(facts | {"parquet_sha256": "0" * 64}))
-    with pytest.raises(CorruptionError, match="half"):
-        load(pair)
-    del facts["run"]["machine"]
-    facts_path.write_text(json.dumps(facts))
-    with pytest.raises(CorruptionError, match="whole"):
-        load(pair)
-    pair.with_suffix(".parquet").unlink()
-    with pytest.raises(FileNotFoundError):
-        load(pair)
 
 
 def resealed(path: Path, **changes: object) -> None:
@@ -275,20 +219,14 @@ def test_a_folder_of_runs_is_one_table(tmp_path: Path) -> None:
         )
         run.save(tmp_path / f"a{number}")
     make_run("other", options={"log": {"in_flight": 8}}, labels={"writers": 64}).save(tmp_path / "b")
-    for path in PAIR.glob("version-1.*"):
-        shutil.copy(path, tmp_path)
+    shutil.copy(f"{SAVED}.parquet", tmp_path)
     (tmp_path / "broken.parquet").write_bytes(b"PAR1")
-    (tmp_path / "report.json").write_text("{}")
     (tmp_path / "notes.txt").write_text("not looked at")
     found = read_runs(tmp_path)
-    names = ["a0", "a1", "a2", "b", "broken", "version-1"]
-    assert found["file"].tolist() == [
-        *(f"{name}.parquet" for name in names[:5]),
-        "report.json",
-        "version-1.parquet",
-    ]
+    names = ["a0", "a1", "a2", "b", "broken", "version-2"]
+    assert found["file"].tolist() == [f"{name}.parquet" for name in names]
     problems = found.set_index("file")["problem"].dropna()
-    assert [*problems.index] == ["broken.parquet", "report.json"]
+    assert [*problems.index] == ["broken.parquet"]
     assert all(text.startswith("CorruptionError: ") for text in problems)
     good = found[found["problem"].isna()].set_index("file")
     assert good["n"].tolist() == [3, 3, 3, 1, 1]

@@ -59,17 +59,13 @@ MADE = (
     "killed-log",
     "replica-log",
     "joined-log",
-    "run-drive.json",
     "run-drive.parquet",
-    "run-killed.json",
     "run-killed.parquet",
-    "run-second.json",
     "run-second.parquet",
-    "run-third.json",
     "run-third.parquet",
     REPORT,
 )
-"""Files that the demo makes in its folder, or made in an earlier version (JSON); the next run removes them."""
+"""Files that the demo makes in its folder; the next run removes them."""
 
 
 def tell(

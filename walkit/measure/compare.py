@@ -11,7 +11,7 @@ from walkit._internal.arguments import check_kind
 from walkit.errors import WalkitError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import Plain, Run, plain
-from walkit.measure.run_file import ENDINGS
+from walkit.measure.run_file import ENDING
 from walkit.measure.run_io import load
 from walkit.measure.series import require_pandas
 
@@ -56,7 +56,7 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
     with a fraction, which are measured; `median_records_per_s`, `median_p50_us` and `median_p99_us` are over these n
     runs.
 
-    A file that ends in .parquet or .json and holds no Run that can be read has a row too: `problem` has the reason, and
+    A file that ends in .parquet and holds no Run that can be read has a row too: `problem` has the reason, and
     all else is empty. `problem` is None for a Run. One Run at a time is in memory. FileNotFoundError or
     NotADirectoryError if `folder` is not a folder; MissingExtraError without pandas or hdrhistogram.
     """
@@ -64,10 +64,7 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
     LatencyHistogram()  # a missing package is not a problem of a file
     rows: list[dict[str, Any]] = []
     repeats: dict[str, list[dict[str, Any]]] = {}
-    names = {name for name in os.listdir(folder) if name.endswith(ENDINGS)}
-    for name in sorted(names):
-        if name.endswith(".json") and name.removesuffix(".json") + ".parquet" in names:
-            continue  # half of a pair
+    for name in sorted(name for name in os.listdir(folder) if name.endswith(ENDING)):
         row: dict[str, Any] = {"file": name, "problem": None}
         rows.append(row)
         try:

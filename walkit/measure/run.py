@@ -230,7 +230,7 @@ class Run:
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the Run as one Parquet file, `path` with the ending .parquet, over any file; load() gives it back.
 
-        An ending .json or .parquet on `path` is taken off first. The columns are those of `to_pandas()`, and pandas
+        `path` may have the ending already. The columns are those of `to_pandas()`, and pandas
         reads them, and the settings as `attrs`, without walkit. Not synced: a Run can be measured again. OptionsError
         for a Run with a number that is not finite.
         """

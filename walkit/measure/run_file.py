@@ -26,19 +26,16 @@ VERSION = 3
 RUN_KEY, CHECKSUM_KEY, ATTRS_KEY = b"walkit.run", b"walkit.run.sha256", b"PANDAS_ATTRS"
 BYTES_MAX = 256 * 1024 * 1024
 """A saved Run is not larger, on disk or in memory; a larger file is not read."""
-ENDINGS = (".parquet", ".json")
+ENDING = ".parquet"
 
 
 def write_file(path: str | os.PathLike[str], body: bytes) -> None:
-    """Replace a Run's file; the other half of an older walkit's pair goes."""
+    """Replace a Run's file."""
     target = parquet_path(path)
-    old_facts = target.with_suffix(".json")
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = target.with_name(target.name + ".tmp")
     temporary.write_bytes(body)
     temporary.replace(target)
-    if is_facts(old_facts):  # of a pair whose other half has just been replaced
-        old_facts.unlink()
 
 
 def encode(name: str, facts: Mapping[str, Any], series: pa.Table, attributes: Mapping[str, Any]) -> bytes:
@@ -66,16 +63,5 @@ def checksum_of(series: pa.Table) -> str:
 
 
 def parquet_path(path: str | os.PathLike[str]) -> Path:
-    """Return the path of a Run's file: an ending that is there gives way to .parquet, and any other stays before it."""
-    base = os.fspath(path)
-    ending = next((ending for ending in ENDINGS if base.endswith(ending)), "")
-    return Path(base.removesuffix(ending) + ".parquet")
-
-
-def is_facts(path: Path) -> bool:
-    """Whether a file is the JSON half of such a pair; False for an unreadable file."""
-    try:
-        facts = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return False
-    return isinstance(facts, dict) and facts.get("format") == FORMAT and "parquet_sha256" in facts
+    """Return the path of a Run's file: with the ending, which may be there."""
+    return Path(os.fspath(path).removesuffix(ENDING) + ENDING)

@@ -1,4 +1,4 @@
-"""Saved Runs, read again: see `run_file` for the file. Pairs of an earlier walkit are read too."""
+"""Saved Runs, read again: see `run_file` for the file."""
 
 from __future__ import annotations
 
@@ -6,17 +6,19 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from walkit.errors import CorruptionError, FormatVersionError
+from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
-from walkit.measure.run import Run
-from walkit.measure.run_facts import run_of
+from walkit.measure.machine import FileSystemFacts, MachineFacts
+from walkit.measure.run import FrameSummary, Run, RunEvent
 from walkit.measure.run_file import (
     BYTES_MAX,
     CHECKSUM_KEY,
@@ -24,37 +26,29 @@ from walkit.measure.run_file import (
     RUN_KEY,
     VERSION,
     checksum_of,
-    is_facts,
     parquet_path,
 )
-from walkit.measure.run_pair import SCHEMA as PAIR_SCHEMA
-from walkit.measure.run_pair import load_pair
 from walkit.measure.timeline import Timeline
 
 
 def load(path: str | os.PathLike[str]) -> Run:
-    """Return the Run saved at `path` (with the ending .parquet, or without it); pairs of an earlier walkit load too.
+    """Return the Run saved at `path` (with the ending .parquet, or without it).
 
-    FileNotFoundError if it is missing, or half of a pair is; FormatVersionError if a newer walkit wrote it,
-    CorruptionError if it is damaged or something else. Nothing larger than a Run can be is read.
+    FileNotFoundError if it is missing; FormatVersionError if a newer walkit wrote it, CorruptionError if it is damaged
+    or something else. Nothing larger than a Run can be is read.
     """
-    target, asked = parquet_path(path), Path(path)
-    if asked.suffix == ".json" and asked.is_file() and not target.exists() and not is_facts(asked):
-        raise CorruptionError(f"{asked} is not a saved run", expected=FORMAT)
+    target = parquet_path(path)
     with open(target, "rb") as file:
         try:
             found = _opened(file, target)
             metadata = found.schema_arrow.metadata or {}
             if RUN_KEY in metadata:
                 return _read(found, metadata, target)
-            is_pair = found.schema_arrow.equals(PAIR_SCHEMA)
         except (OSError, ValueError, TypeError, KeyError, pa.ArrowException) as error:
             raise CorruptionError(f"{target} is not a whole saved run: {error!r}") from error
-    if not is_pair:
-        raise CorruptionError(
-            f"{target} is not a saved run: its metadata has no {RUN_KEY.decode()}", expected=FORMAT
-        )
-    return load_pair(target.with_suffix(".json"), target)
+    raise CorruptionError(
+        f"{target} is not a saved run: its metadata has no {RUN_KEY.decode()}", expected=FORMAT
+    )
 
 
 def _opened(file: BinaryIO, path: Path) -> pq.ParquetFile:
@@ -91,11 +85,27 @@ def _read(found: pq.ParquetFile, metadata: Mapping[bytes, bytes], path: Path) ->
             expected=facts["series_sha256"],
             found=checksum,
         )
-    told, baseline = facts["run"], facts["run"]["baseline"]
-    columns = (field.name for field in dataclasses.fields(Timeline))
-    return run_of(
-        told,
-        Timeline(**{name: series[name].to_numpy() for name in columns}),
-        {name: LatencyHistogram.decode(payload) for name, payload in told["latency"].items()},
-        LatencyHistogram.decode(baseline["latencies"]) if baseline else None,
+    return _run_of(facts["run"], series)
+
+
+def _run_of(facts: Mapping[str, Any], series: pa.Table) -> Run:
+    """Return the Run of its facts (`Run.facts`) and its columns. KeyError, TypeError or ValueError for wrong facts."""
+    machine, baseline = dict(facts["machine"]), facts["baseline"]
+    if machine["file_system"]:
+        machine["file_system"] = FileSystemFacts(**machine["file_system"])
+    if baseline:
+        baseline = Baseline(**{**baseline, "latencies": LatencyHistogram.decode(baseline["latencies"])})
+    events: Iterable[Any] = facts["events"]
+    columns = {field.name: series[field.name].to_numpy() for field in dataclasses.fields(Timeline)}
+    return Run(
+        **{
+            **facts,
+            "started_at": datetime.fromisoformat(facts["started_at"]),
+            "machine": MachineFacts(**machine),
+            "latency": {name: LatencyHistogram.decode(told) for name, told in facts["latency"].items()},
+            "timeline": Timeline(**columns),
+            "frames": FrameSummary(**facts["frames"]) if facts["frames"] else None,
+            "events": tuple(RunEvent(*event) for event in events),
+            "baseline": baseline,
+        }
     )

@@ -19,7 +19,7 @@ from walkit._internal.html import Markup, join, red_lines, table, tag
 from walkit._internal.text import counted
 from walkit.errors import WalkitError
 from walkit.measure import Ratio, Run, compare, load, ratio_of, settings_of
-from walkit.measure.run_file import ENDINGS
+from walkit.measure.run_file import ENDING
 from walkit.plots import figure_html, ratios
 from walkit.plots.style import Figure
 from walkit.plots.units import count_text, duration_text
@@ -91,10 +91,7 @@ def read_folder(folder: Path, job: Job, *, origin: str) -> list[Entry]:
 
     OptionsError for more than 500 of them.
     """
-    names = sorted(path.name for path in folder.iterdir() if path.name.endswith(ENDINGS))
-    halves = {name.removesuffix(".json") for name in names if name.endswith(".json")}
-    whole = {name.removesuffix(".parquet") for name in names if name.endswith(".parquet")}
-    names = [n for n in names if not (n.endswith(".json") and n.removesuffix(".json") in halves & whole)]
+    names = sorted(path.name for path in folder.iterdir() if path.name.endswith(ENDING))
     if len(names) > FILES_MAX:
         refuse("path", origin, f"{len(names):,} files, and at most {FILES_MAX} are read")
     found = []
