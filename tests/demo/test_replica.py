@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import subprocess
 import threading
@@ -19,8 +20,8 @@ from walkit.demo.followed_step import caught_up_at
 from walkit.demo.replica import LagWatch, ReplicaProcess, ReplicaProcessError
 from walkit.errors import OptionsError
 from walkit.replication import Primary
-from walkit.workload.parent_watch import ORPHANED
 from walkit.workload.process import python_child
+from walkit.workload.role import ORPHANED
 
 
 def nothing() -> None:
@@ -60,8 +61,9 @@ def test_no_process_is_left(tmp_path: Path) -> None:
             pid = replica.pid
             raise KeyboardInterrupt
         assert not psutil.pid_exists(pid)
-        what = ("walkit.workload.replicated_process", "replica", str(tmp_path / "s"), primary.address)
-        command, environment = python_child(*what, "replica", "zstd")
+        given = {"path": str(tmp_path / "s"), "address": primary.address, "name": "replica", "codec": "zstd"}
+        role = "walkit.workload.replicated_process:follow"
+        command, environment = python_child("walkit.workload", role, json.dumps(given))
         with subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment
         ) as orphan:

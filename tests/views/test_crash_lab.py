@@ -13,7 +13,13 @@ from walkit.crashlab.exploration import Exploration
 from walkit.crashlab.explore_process import Explored, ExploreWish, FoundViolation
 from walkit.crashlab.mutant import applied_mutant
 from walkit.errors import OptionsError
-from walkit.views.page_crash_lab import BUDGET_MAX, CrashLabPage, verdict_html, violations_html
+from walkit.views.page_crash_lab import (
+    BUDGET_MAX,
+    EXPLORING,
+    CrashLabPage,
+    verdict_html,
+    violations_html,
+)
 from walkit.views.workspace import DataRoot, Workspace
 
 
@@ -31,7 +37,7 @@ def children() -> list[int]:
     found = []
     for child in psutil.Process().children():
         try:
-            if "walkit.crashlab.explore_process" in child.cmdline():
+            if EXPLORING in child.cmdline():
                 found.append(child.pid)
         except psutil.Error:
             continue  # it has just ended

@@ -35,12 +35,11 @@ from walkit.workload import (
 from walkit.workload.child_process import (
     drive_reported,
     options_from,
-    options_text,
+    plain_options,
 )
-from walkit.workload.line_reporter import LineReporter
 from walkit.workload.oracle import check_recovered
-from walkit.workload.parent_watch import ORPHANED
 from walkit.workload.process import TalkingChild
+from walkit.workload.role import ORPHANED, LineReporter
 from walkit.workload.stream_ipc import stream_from_ipc, stream_to_ipc
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -222,7 +221,7 @@ def test_a_stream_is_handed_over_byte_for_byte(stream: OperationStream) -> None:
 )
 def test_options_go_through_the_command_line(options: walkit.LogOptions) -> None:
     """Options made text and read again are equal."""
-    assert options_from(options_text(options)) == options
+    assert options_from(json.loads(json.dumps(plain_options(options)))) == options
 
 
 def fail(child: ChildWriter) -> ChildWriterError:
@@ -351,7 +350,21 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, parent: subprocess.Popen
 
 def test_a_child_without_a_reader_ends(tmp_path: Path, stream: OperationStream) -> None:
     """When only the pipe of its lines is closed, the child ends by itself with the status for it."""
-    command = [sys.executable, "-m", "walkit.workload", str(tmp_path / "log"), "--operations-on-stdin"]
+    given = {
+        "path": str(tmp_path / "log"),
+        "writers": 64,
+        "options": {},
+        "arrival": None,
+        "seed": 0,
+        "preloaded": False,
+    }
+    command = [
+        sys.executable,
+        "-m",
+        "walkit.workload",
+        "walkit.workload.child_process:drive",
+        json.dumps(given),
+    ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
@@ -373,7 +386,7 @@ def test_a_child_whose_lines_get_no_thread_leaves_nothing(monkeypatch: pytest.Mo
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(EndingThread, "start", none_left)
-    child, before = TalkingChild(["timeit"], lambda line: None), set(os.listdir("/dev/fd"))
+    child, before = TalkingChild("timeit:main", {}, lambda line: None), set(os.listdir("/dev/fd"))
     with pytest.raises(RuntimeError, match="can't start"):
         child.start()
     assert not child.talking and child.returncode == -signal.SIGKILL

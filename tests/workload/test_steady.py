@@ -17,7 +17,7 @@ import walkit
 from walkit.errors import OptionsError
 from walkit.workload import ChildWriterError, ContinuousLoad, SteadyWriter
 from walkit.workload.inject_damage import leave_half_a_frame
-from walkit.workload.parent_watch import ORPHANED
+from walkit.workload.role import ORPHANED
 from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
 from walkit.workload.steady_process import keep_small
 
@@ -128,9 +128,9 @@ def test_the_child_ends_with_its_leash(tmp_path: Path) -> None:
     command = [
         sys.executable,
         "-m",
-        "walkit.workload.steady_process",
-        str(tmp_path / "log"),
-        '{"writers": 2}',
+        "walkit.workload",
+        "walkit.workload.steady_process:drive",
+        json.dumps({"path": str(tmp_path / "log"), "load": {"writers": 2}}),
     ]
     with subprocess.Popen(
         command,

@@ -7,7 +7,6 @@ a cold cache the device too. Nothing here shows the effect of a power cut.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -105,8 +104,8 @@ def fill_and_kill(store: str, folder: Path, load: RecoveryLoad) -> None:
     folder.mkdir()
     said: list[dict[str, Any]] = []
     place = str(folder / "peer.db") if store == "sqlite" else str(folder)
-    arguments = ["walkit.bench.recovery_load", store, place, json.dumps(asdict(load))]
-    with TalkingChild(arguments, said.append) as child:
+    given = {"store": store, "path": place, "load": asdict(load)}
+    with TalkingChild("walkit.bench.recovery_load:fill", given, said.append) as child:
         if child.wait_until(lambda: bool(said)):
             child.kill()
         child.wait()

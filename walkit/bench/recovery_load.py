@@ -1,4 +1,4 @@
-"""The load of `walkit bench recovery`, whose writer is killed: `python -m walkit.bench.recovery_load`.
+"""The load of `walkit bench recovery`, whose writer is killed.
 
 The same operations for walkit and for its peers: puts of uniformly chosen keys, so many to a frame (a batch, a
 transaction). The child says one line when all are written, and waits to be killed. Nothing was closed, flushed or
@@ -7,10 +7,7 @@ merged by then: peers get buffers that hold everything, so that they also reopen
 
 from __future__ import annotations
 
-import argparse
-import json
 import sqlite3
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -22,8 +19,7 @@ from walkit.bench.peers import _import
 from walkit.config import LogOptions
 from walkit.objects.entrance import open_log
 from walkit.store import Store
-from walkit.workload.line_reporter import LineReporter, report_lines
-from walkit.workload.parent_watch import end_with
+from walkit.workload.role import LineReporter
 
 Batch = tuple[list[bytes], list[bytes]]
 """Keys and values of one frame."""
@@ -161,23 +157,10 @@ FILLS: dict[str, Callable[[str, RecoveryLoad], Callable[[], object]]] = {
 }
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Fill a store, report it, and wait for the kill."""
-    parser = argparse.ArgumentParser(prog="python -m walkit.bench.recovery_load", description=main.__doc__)
-    parser.add_argument("store", choices=sorted(FILLS))
-    parser.add_argument("path")
-    parser.add_argument("load", type=json.loads, help="a RecoveryLoad as JSON")
-    given = parser.parse_args(arguments)
-    end_with(sys.stdin.fileno())
-
-    def work(lines: LineReporter) -> None:
-        still_open = FILLS[given.store](given.path, RecoveryLoad(**given.load))
-        lines.write(done=given.load["operations"])
-        threading.Event().wait()
-        still_open()
-
-    return report_lines(work, errors=(Exception,))  # a peer may raise anything, and the parent reports it
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def fill(lines: LineReporter, store: str, path: str, load: dict[str, Any]) -> None:
+    """Fill a store, report it, and wait for the kill: the role of the child."""
+    lines.leash()
+    still_open = FILLS[store](path, RecoveryLoad(**load))
+    lines.write(done=load["operations"])
+    threading.Event().wait()
+    still_open()

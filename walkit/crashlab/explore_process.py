@@ -1,14 +1,7 @@
-"""An exploration in a process of its own: `python -m walkit.crashlab.explore_process WISH`, the wish as JSON.
-
-It prints a JSON object a line: how many states are judged, and at last the findings. A mutant is in that process
-alone, and not in the one that asks. Standard input is the leash: its end means that the parent is gone, and ends the
-process at once.
-"""
+"""An exploration in a process of its own: a mutant is in that process alone, and not in the one that asks."""
 
 from __future__ import annotations
 
-import json
-import sys
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, fields
 from time import monotonic
@@ -20,8 +13,7 @@ from walkit.crashlab.explorer import explore
 from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import profile_of
 from walkit.crashlab.scenarios import scenario_of
-from walkit.errors import WalkitError
-from walkit.workload.parent_watch import end_with
+from walkit.workload.role import LineReporter
 
 LINE_S = 0.2
 """Least time between two lines of progress."""
@@ -89,31 +81,18 @@ def explored_of(plain: dict[str, Any]) -> Explored:
     )
 
 
-def main(given: str) -> int:
-    """Explore as requested, and print the findings."""
-    end_with(sys.stdin.fileno())
+def explore_alone(lines: LineReporter, **wished: Any) -> None:
+    """Explore as requested, and write how many states are judged, and at last the findings: the role of the child."""
+    lines.leash()
     next_line = monotonic()
 
     def progress(done: int, total: int) -> None:
         nonlocal next_line
         if monotonic() >= next_line:
             next_line = monotonic() + LINE_S
-            _say({"done": done, "total": total})
+            lines.write(done=done, total=total)
 
-    try:
-        wish = ExploreWish(**json.loads(given))
-        with MUTANTS[wish.mutant].applied() if wish.mutant else nullcontext():
-            found = explore(wish.scenario, wish.budget, wish.seed, wish.profile, progress=progress)
-    except WalkitError as error:
-        _say({"error": str(error)})
-        return 1
-    _say({"found": plain_of(found)})
-    return 0
-
-
-def _say(line: dict[str, Any]) -> None:
-    print(json.dumps(line), flush=True)
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    wish = ExploreWish(**wished)
+    with MUTANTS[wish.mutant].applied() if wish.mutant else nullcontext():
+        found = explore(wish.scenario, wish.budget, wish.seed, wish.profile, progress=progress)
+    lines.write(found=plain_of(found))

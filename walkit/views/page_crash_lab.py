@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -59,7 +58,7 @@ class CrashLab:
             else:
                 progress = (said["done"], said["total"])
 
-        with TalkingChild(["walkit.crashlab.explore_process", json.dumps(asdict(wish))], hear) as child:
+        with TalkingChild(EXPLORING, asdict(wish), hear) as child:
             while child.talking and not child.wait_until(lambda: bool(found), LOOK_S):
                 job.step(*progress, "" if progress[1] else "running the scenario")
             child.wait()
@@ -70,6 +69,7 @@ class CrashLab:
         self.jobs.close()
 
 
+EXPLORING = "walkit.crashlab.explore_process:explore_alone"
 BUDGET_MAX, SEED_MAX = 5_000, 1_000_000
 ABOUT = (
     "A scenario runs on a disk in memory. The power is cut before each operation that changes the disk, and within "

@@ -1,6 +1,6 @@
-"""The writer as a separate process: `python -m walkit.workload`."""
+"""A child process in its role: `python -m walkit.workload`."""
 
-from walkit.workload.child_process import main
+from walkit.workload.role import main
 
 if __name__ == "__main__":
     raise SystemExit(main())

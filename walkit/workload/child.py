@@ -8,7 +8,6 @@ and the metrics of the log. A line that a kill has cut was never acted on by eit
 from __future__ import annotations
 
 import base64
-import json
 import os
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
@@ -20,7 +19,7 @@ from walkit._internal.arguments import refuse
 from walkit.config import LogOptions
 from walkit.measure import Run, RunEvent, RunRecorder
 from walkit.metrics import LogStatistics
-from walkit.workload.child_process import options_text
+from walkit.workload.child_process import plain_options
 from walkit.workload.drive import Workload, finish_run, kinds_done
 from walkit.workload.operations import READ, Mask, OperationStream, operation_mask
 from walkit.workload.process import ChildWriterError, TalkingChild
@@ -95,13 +94,17 @@ class ChildWriter(TalkingChild):
         self._events: list[tuple[int, str, dict[str, Any]]] = []
         self._last_ns = 0
         self._records = 0
-        arguments = ["walkit.workload", self.path, "--operations-on-stdin", f"--writers={workload.writers}"]
         self._preload = workload.preload_stream()
-        if self._preload is not None:
-            arguments.append("--preload-on-stdin")
-        if isinstance(workload.arrival, OpenLoop):
-            arguments += [f"--arrival={json.dumps(asdict(workload.arrival))}", f"--seed={workload.seed}"]
-        super().__init__([*arguments, f"--options={options_text(self.options)}"], self._take)
+        arrival = asdict(workload.arrival) if isinstance(workload.arrival, OpenLoop) else None
+        given = {
+            "path": self.path,
+            "writers": workload.writers,
+            "options": plain_options(self.options),
+            "arrival": arrival,
+            "seed": workload.seed,
+            "preloaded": self._preload is not None,
+        }
+        super().__init__("walkit.workload.child_process:drive", given, self._take)
 
     @property
     def records(self) -> int:

@@ -1,19 +1,13 @@
-"""The child's side of a writer that may be killed: `python -m walkit.workload`. Its parent's side is `child`.
+"""The role of a writer that may be killed. Its parent's side is `child`.
 
 Before a writer submits, its claim is in the pipe: the child announces group by group how far each writer may go,
 and no writer passes what was announced in a line that was written whole. So a parent that kills the child knows two
 exact sets: the acknowledged operations, and the possibly submitted ones.
-
-A child with `--operations-on-stdin` belongs to its parent: when standard input ends, or the lines are not read any
-more, it ends at once, as if it had been killed. A log is made for that.
 """
 
 from __future__ import annotations
 
-import argparse
 import base64
-import json
-import signal
 import sys
 import threading
 from collections.abc import Sequence
@@ -27,9 +21,8 @@ from walkit.measure import RunRecorder
 from walkit.measure.recorder import ThreadRecorder
 from walkit.store import Store
 from walkit.workload.drive import Workload, Writers, due_times
-from walkit.workload.line_reporter import LineReporter, report_lines
 from walkit.workload.operations import OperationStream
-from walkit.workload.parent_watch import end_with
+from walkit.workload.role import LineReporter
 from walkit.workload.spec import OpenLoop
 from walkit.workload.stream_ipc import stream_from_ipc
 
@@ -41,25 +34,18 @@ WINDOWS_PER_STREAM = 8
 """A short stream has a smaller window, so that it takes at least so many lines."""
 
 
-def options_text(options: LogOptions) -> str:
-    """Return the options that are not the default, as JSON for the command line."""
+def plain_options(options: LogOptions) -> dict[str, Any]:
+    """Return the options that are not the default, as JSON can hold them."""
     given = {f.name: getattr(options, f.name) for f in fields(options)}
     default = LogOptions()
     changed = {name: value for name, value in given.items() if value != getattr(default, name)}
-    return json.dumps({name: asdict(v) if isinstance(v, Retention) else v for name, v in changed.items()})
+    return {name: asdict(v) if isinstance(v, Retention) else v for name, v in changed.items()}
 
 
-def options_from(text: str) -> LogOptions:
-    """Return options that `options_text` wrote."""
-    given: dict[str, Any] = json.loads(text)
-    if "retention" in given:
-        given["retention"] = Retention(**given["retention"])
-    return LogOptions(**given)
-
-
-def arrival_from(text: str) -> OpenLoop:
-    """Return the OpenLoop of its fields as JSON."""
-    return OpenLoop(**json.loads(text))
+def options_from(plain: dict[str, Any]) -> LogOptions:
+    """Return options that `plain_options` made plain."""
+    retention = {"retention": Retention(**plain["retention"])} if "retention" in plain else {}
+    return LogOptions(**{**plain, **retention})
 
 
 class Announcer:
@@ -133,36 +119,20 @@ def drive_reported(
         raise writers.errors[0]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Drive operations into the Store at PATH, with JSON lines about it on standard output."""
-    parser = argparse.ArgumentParser(prog="python -m walkit.workload", description=main.__doc__)
-    parser.add_argument("path", metavar="PATH")
-    parser.add_argument(
-        "--operations", type=int, default=400_000, help="of the flights (default: %(default)s)"
-    )
-    parser.add_argument(
-        "--operations-on-stdin", action="store_true", help="read them, as a parent sends them"
-    )
-    parser.add_argument(
-        "--preload-on-stdin", action="store_true", help="read puts to make first, after the operations"
-    )
-    parser.add_argument("--arrival", type=arrival_from, help="OpenLoop as JSON (default: a closed loop)")
-    parser.add_argument("--seed", type=int, default=0, help="of the arrivals (default: %(default)s)")
-    parser.add_argument("--writers", type=int, default=64, help="threads that write (default: %(default)s)")
-    parser.add_argument("--options", type=options_from, default=LogOptions(), help="LogOptions as JSON")
-    given = parser.parse_args(arguments)
-    return report_lines(lambda lines: _drive(given, lines))
-
-
-def _drive(given: argparse.Namespace, lines: LineReporter) -> None:
-    if given.operations_on_stdin:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
-        stream = stream_from_ipc(sys.stdin.buffer)
-        preload = stream_from_ipc(sys.stdin.buffer) if given.preload_on_stdin else None
-        end_with(sys.stdin.fileno())
-    else:
-        stream, preload = Workload(operations=given.operations, writers=given.writers).stream(), None
-    with Store.open(given.path, options=given.options) as store:
+def drive(
+    lines: LineReporter,
+    path: str,
+    writers: int,
+    options: dict[str, Any],
+    arrival: dict[str, Any] | None,
+    seed: int,
+    preloaded: bool,
+) -> None:
+    """Drive the operations on standard input into the Store at `path`; with `preloaded`, puts to make first follow."""
+    stream = stream_from_ipc(sys.stdin.buffer)
+    preload = stream_from_ipc(sys.stdin.buffer) if preloaded else None
+    lines.leash()
+    with Store.open(path, options=options_from(options)) as store:
         if preload is not None:
             store.put_many(preload.keys, preload.values)
-        drive_reported(store, stream, given.writers, lines, given.arrival, given.seed)
+        drive_reported(store, stream, writers, lines, arrival and OpenLoop(**arrival), seed)

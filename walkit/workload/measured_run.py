@@ -1,15 +1,9 @@
-"""A short measured run in a child process, so the measuring process does not share the interpreter's lock with it.
-
-The child's side is `python -m walkit.workload.measured_run LOG RUN LOAD`: it drives the load into a new log, saves the
-Run, and ends at once, as if it had been killed, when its parent does.
-"""
+"""A short measured run in a child process, so the measuring process does not share the interpreter's lock with it."""
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,10 +15,9 @@ from walkit.measure import Run
 from walkit.measure import load as load_run
 from walkit.objects.entrance import open_log
 from walkit.workload.drive import drive
-from walkit.workload.line_reporter import LineReporter, report_lines
-from walkit.workload.parent_watch import end_with
 from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
+from walkit.workload.role import LineReporter
 from walkit.workload.spec import Workload
 
 OPERATIONS_MAX = 1_000_000
@@ -89,14 +82,14 @@ def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[
     """
     place = folder / "measured-log"
     shutil.rmtree(place, ignore_errors=True)
-    arguments = [str(place), str(saved), json.dumps(asdict(load))]
+    given = {"path": str(place), "saved": str(saved), "load": asdict(load)}
 
     def ended() -> bool:
         check()
         return False
 
     try:
-        with TalkingChild(["walkit.workload.measured_run", *arguments], lambda _: None) as child:
+        with TalkingChild("walkit.workload.measured_run:measure", given, lambda _: None) as child:
             child.wait_until(ended)
             child.wait()
         return load_run(saved)
@@ -104,21 +97,12 @@ def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[
         shutil.rmtree(place, ignore_errors=True)
 
 
-def _measure(path: str, saved: str, load: MeasuredLoad, lines: LineReporter) -> None:
-    with open_log(path, mode="x", options=load.options) as log:
-        run = drive(log, load.workload, progress=False)
+def measure(lines: LineReporter, path: str, saved: str, load: dict[str, Any]) -> None:
+    """Measure the load on a new log at `path`, and save its Run: the role of the child."""
+    lines.leash()
+    wanted = MeasuredLoad(**load)
+    with open_log(path, mode="x", options=wanted.options) as log:
+        run = drive(log, wanted.workload, progress=False)
     os.makedirs(os.path.dirname(saved), exist_ok=True)
     run.save(saved)
     lines.write(records=run.records)
-
-
-def main(arguments: list[str] | None = None) -> int:
-    """Measure the load on a log at LOG and save its Run at RUN."""
-    path, saved, text = sys.argv[1:] if arguments is None else arguments
-    told: dict[str, Any] = json.loads(text)
-    end_with(sys.stdin.fileno())
-    return report_lines(lambda lines: _measure(path, saved, MeasuredLoad(**told), lines))
-
-
-if __name__ == "__main__":
-    sys.exit(main())

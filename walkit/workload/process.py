@@ -1,4 +1,4 @@
-"""A Python child that writes JSON lines to its standard output, and its parent's end of the pipes.
+"""The parent's end of the one protocol of child processes; the child's is `role`.
 
 Independently of the lines, three things hold for every child: none remains when its parent closes it or dies, a
 line that a kill has cut is never acted on, and a child that ends unasked has its last words in the error.
@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from time import monotonic, perf_counter_ns
 from types import TracebackType
@@ -52,7 +52,7 @@ def last_words(words: IO[bytes]) -> str:
 
 
 class TalkingChild:
-    """Starts `python -m ARGUMENTS` and calls `hear(line)` for each of its lines, on another thread.
+    """Starts a child in its role (see `role`) and calls `hear(line)` for each of its lines, on another thread.
 
     `hear` is called with `changed` held; it is notified after each line and at the end. An object with
     the key "error" is the child's own reason for its end. Used by one thread, except `hear` and `kill`.
@@ -61,11 +61,14 @@ class TalkingChild:
     too.
     """
 
-    def __init__(self, arguments: Sequence[str], hear: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(
+        self, role: str, arguments: Mapping[str, Any], hear: Callable[[dict[str, Any]], object]
+    ) -> None:
+        """Prepare; `role` is MODULE:FUNCTION, and the function gets `arguments`, which JSON can hold."""
         self.changed = threading.Condition()
         self.killed_ns: int | None = None
         """When `kill` was called, on the machine's monotonic clock."""
-        self._arguments = list(arguments)
+        self._command = ("walkit.workload", role, json.dumps(arguments))
         self._hear = hear
         self._error: str | None = None
         self._cause: Exception | None = None
@@ -89,7 +92,7 @@ class TalkingChild:
 
         ChildWriterError: it cannot be started. One that ends before it has read everything is not an error here.
         """
-        command, environment = python_child(*self._arguments)
+        command, environment = python_child(*self._command)
         self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         pipe = subprocess.PIPE
         try:

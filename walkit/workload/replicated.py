@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,32 +35,32 @@ class ReplicatedChild(TalkingChild):
     `on_line` is called with each line, on the thread that reads them.
     """
 
-    def __init__(self, arguments: list[str], on_line: Callable[[dict[str, Any]], object]) -> None:
+    def __init__(self, role: str, on_line: Callable[[dict[str, Any]], object], **arguments: object) -> None:
         self.newest: dict[str, Any] | None = None
         """Its newest line; None before the first."""
         self._on_line = on_line
-        super().__init__(["walkit.workload.replicated_process", *arguments], self._take)
+        super().__init__(f"walkit.workload.replicated_process:{role}", arguments, self._take)
 
     @classmethod
     def primary(
         cls, path: str, load: PacedLoad, on_line: Callable[[dict[str, Any]], object]
     ) -> ReplicatedChild:
         """Return a primary of the log at `path` that is not started yet."""
-        return cls(["primary", path, json.dumps(asdict(load))], on_line)
+        return cls("serve", on_line, path=path, load=asdict(load))
 
     @classmethod
     def replica(
         cls, path: str, address: str, name: str, codec: str, on_line: Callable[[dict[str, Any]], object]
     ) -> ReplicatedChild:
         """Return a replica that is not started yet; `codec` is "zstd", "snappy" or ""."""
-        return cls(["replica", path, address, name, codec], on_line)
+        return cls("follow", on_line, path=path, address=address, name=name, codec=codec)
 
     @classmethod
     def delta(
         cls, path: str, address: str, name: str, log: str, on_line: Callable[[dict[str, Any]], object]
     ) -> ReplicatedChild:
         """Return a delta reader of the folder `log` that is not started yet; its checkpoints are in `path`."""
-        return cls(["delta", path, address, name, log], on_line)
+        return cls("read_deltas", on_line, path=path, address=address, name=name, log=log)
 
     def start_and_hear(self, timeout_s: float) -> None:
         """Start it and wait for its first line. ChildWriterError if none comes: nothing of it is left then."""

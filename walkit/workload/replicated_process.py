@@ -1,15 +1,11 @@
-"""A primary with a paced load, a replica or a delta reader as a child: `python -m walkit.workload.replicated_process`.
+"""The roles of a replicated log: primary with a paced load, replica, delta reader. The parent's side is `replicated`.
 
-`primary PATH LOAD`, `replica PATH ADDRESS NAME CODEC` and `delta PATH ADDRESS NAME LOG`. Standard output has a JSON
-line four times a second; standard input is the parent's: see `parent_watch`. The parent's side is `replicated`.
+Each writes a line four times a second, until it is asked to stop.
 """
 
 from __future__ import annotations
 
-import json
 import random
-import signal
-import sys
 import threading
 import time
 from collections import deque
@@ -22,8 +18,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.objects.entrance import open_log
 from walkit.replication import DeltaReader, Primary, Replica
 from walkit.replication.core.lag import Lag
-from walkit.workload.line_reporter import LineReporter, report_lines
-from walkit.workload.parent_watch import end_with
+from walkit.workload.role import LineReporter
 
 LINE_S = 0.25
 KEYS = 1_000
@@ -32,8 +27,9 @@ TICK_S = 0.005
 """A paced writer appends the due records at this interval."""
 
 
-def serve(path: str, load: dict[str, int], lines: LineReporter, stop: threading.Event) -> None:
+def serve(lines: LineReporter, path: str, load: dict[str, int]) -> None:
     """Append at a pace to the log at `path`, and serve it, until `stop`; a log that has its size rests."""
+    stop = lines.leash()
     with open_log(path) as log, Primary(log) as primary:
         errors: list[WalkitError] = []
         full = threading.Event()
@@ -94,10 +90,9 @@ def _write(
         stop.set()
 
 
-def follow(
-    path: str, address: str, name: str, codec: str, lines: LineReporter, stop: threading.Event
-) -> None:
+def follow(lines: LineReporter, path: str, address: str, name: str, codec: str) -> None:
     """Follow a primary into the folder `path` until `stop`; a replica that has failed reports it and remains."""
+    stop = lines.leash()
     with Replica(path, address, codec or None, name=name) as replica:
         while True:
             over = stop.wait(LINE_S)
@@ -111,10 +106,9 @@ def follow(
                 return
 
 
-def read_deltas(
-    path: str, address: str, name: str, log: str, lines: LineReporter, stop: threading.Event
-) -> None:
+def read_deltas(lines: LineReporter, path: str, address: str, name: str, log: str) -> None:
     """Follow the log in the folder `log` by polls of its primary, checkpoints in `path`, until `stop`."""
+    stop = lines.leash()
     lag = Lag()
     history: deque[dict[str, Any]] = deque(maxlen=SPANS_MAX)
     with DeltaReader(log, address, checkpoint=path, claim=name.replace(" ", "-")) as reader:
@@ -147,24 +141,3 @@ def read_deltas(
             )
             if over:
                 return
-
-
-def main() -> int:
-    """Run one of the three; 0 if it was stopped, 1 if it failed and said why."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C of the terminal is for the parent
-    stop = threading.Event()
-    end_with(sys.stdin.fileno(), stop)
-    kind, path, *more = sys.argv[1:]
-
-    def work(lines: LineReporter) -> Any:
-        if kind == "primary":
-            return serve(path, json.loads(more[0]), lines, stop)
-        if kind == "delta":
-            return read_deltas(path, more[0], more[1], more[2], lines, stop)
-        return follow(path, more[0], more[1], more[2], lines, stop)
-
-    return report_lines(work)
-
-
-if __name__ == "__main__":
-    raise SystemExit(main())

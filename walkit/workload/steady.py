@@ -7,7 +7,6 @@ small by trimming the older half.
 
 from __future__ import annotations
 
-import json
 import os
 from collections import deque
 from collections.abc import Callable
@@ -177,8 +176,8 @@ class SteadyWriter(TalkingChild):
         self.load = load or ContinuousLoad()
         self._lines: deque[SteadyLine] = deque(maxlen=LINES_WAITING_MAX)
         self._statistics: LogStatistics | None = None
-        text = json.dumps(asdict(self.load))
-        super().__init__(["walkit.workload.steady_process", self.path, text], self._take)
+        given = {"path": self.path, "load": asdict(self.load)}
+        super().__init__("walkit.workload.steady_process:drive", given, self._take)
 
     @property
     def statistics(self) -> LogStatistics | None:

@@ -1,16 +1,9 @@
-"""The child's side of a steady load: `python -m walkit.workload.steady_process PATH LOAD`. Its parent's is `steady`.
-
-Standard input is the leash: the line "stop" ends the load and closes the log; its end means that the parent is gone,
-and ends the process at once, as if it had been killed.
-"""
+"""The role of a steady load, which ends at the line "stop". Its parent's side is `steady`."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
-import signal
-import sys
 import threading
 from collections import deque
 from collections.abc import Iterator
@@ -29,8 +22,7 @@ from walkit.objects.entrance import open_log
 from walkit.storage.address import storage_at
 from walkit.storage.interface import Storage
 from walkit.storage.memory import MemoryStorage
-from walkit.workload.line_reporter import LineReporter, report_lines, taken
-from walkit.workload.parent_watch import end_with
+from walkit.workload.role import LineReporter, taken
 from walkit.workload.spec import OpenLoop
 from walkit.workload.steady import ContinuousLoad
 
@@ -194,24 +186,12 @@ def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
         return None  # the log itself reports a full disk
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Drive the load into the log at PATH, with JSON lines about it on standard output."""
-    path, text = sys.argv[1:] if arguments is None else arguments
-    load = ContinuousLoad(**json.loads(text))
-    return report_lines(lambda lines: _drive(path, load, lines))
-
-
-def _drive(path: str, load: ContinuousLoad, lines: LineReporter) -> None:
-    stop = threading.Event()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which decides
-    end_with(sys.stdin.fileno(), stop)
-    if load.device:
-        place: Storage = ThrottledStorage(MemoryStorage(), load.device, seed=load.seed)
+def drive(lines: LineReporter, path: str, load: dict[str, Any]) -> None:
+    """Drive the load into the log at `path` until it is asked to stop."""
+    stop, wanted = lines.leash(), ContinuousLoad(**load)
+    if wanted.device:
+        place: Storage = ThrottledStorage(MemoryStorage(), wanted.device, seed=wanted.seed)
     else:
         place = storage_at(path)
-    with open_log(storage=place, options=load.options) as log:
-        drive_until(log, load, lines, stop, raw_of(path, load) if load.raw else None)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+    with open_log(storage=place, options=wanted.options) as log:
+        drive_until(log, wanted, lines, stop, raw_of(path, wanted) if wanted.raw else None)
