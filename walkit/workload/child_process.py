@@ -135,4 +135,4 @@ def drive(
     with Store.open(path, options=options_from(options)) as store:
         if preload is not None:
             store.put_many(preload.keys, preload.values)
-        drive_reported(store, stream, writers, lines, arrival and OpenLoop(**arrival), seed)
+        drive_reported(store, stream, writers, lines, OpenLoop(**arrival) if arrival else None, seed)
