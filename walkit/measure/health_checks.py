@@ -16,7 +16,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from walkit.errors import StorageError, WalkitError
+from walkit.errors import MissingExtraError, StorageError, WalkitError, how_to_install
 from walkit.measure.baseline import raw_baseline
 from walkit.measure.machine import file_system
 from walkit.storage import FileStorage, LockHolder
@@ -47,7 +47,7 @@ ROUNDS, ROUND_S = 5, 0.2
 SPARK_S = 120.0
 """Time after which Spark counts as not starting."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
-REINSTALL = "install walkit again: pip install -e '.[all]', or make setup"
+REINSTALL = f"install walkit again, {how_to_install('all')}, or make setup"
 SHOWN = 4
 """Packages of an extra that are named as missing; of more their number is said."""
 STARTS_SPARK = (
@@ -94,7 +94,7 @@ def packages() -> Iterator[Finding]:
             name="extras",
             found=f"not installed: {', '.join(lacking)}",
             state="note",
-            advice=f"in walkit's checkout: pip install -e '.[{wanted}]'",
+            advice=how_to_install(wanted),
         )
 
 
@@ -230,8 +230,9 @@ def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
             state="note" if direct else "problem",
             advice="open logs here without direct_io" if direct else "use another disk",
         )
-    except WalkitError as error:  # the package that counts is not installed
-        yield Finding(part=part, name=name, found="not measured", state="note", advice=str(error))
+    except MissingExtraError as error:
+        found = f"not measured: {error.package} is not installed, see extras"
+        yield Finding(part=part, name=name, found=found)
     else:
         spread = f"{min(rounds):,.0f} to {max(rounds):,.0f}, n={len(rounds)}"
         yield Finding(part=part, name=name, found=f"{statistics.median(rounds):,.0f} writes/s ({spread})")
@@ -247,14 +248,11 @@ def java() -> Iterator[Finding]:
             found = find_java({**os.environ, "XDG_CACHE_HOME": work})
         yield Finding(part=part, name=name, found=f"{found.version}, of {found.source} ({found.runtime})")
     except (WalkitError, ImportError) as error:
-        installed = _version("pyspark") is not None
-        yield Finding(
-            part=part,
-            name=name,
-            found="none that Spark can use" if installed else "not looked for: pyspark is not installed",
-            state="problem" if installed else "note",
-            advice=str(error),
-        )
+        if _version("pyspark") is None:
+            yield Finding(part=part, name=name, found="not looked for: pyspark is not installed, see extras")
+            return
+        found, advice = "none that Spark can use", str(error)
+        yield Finding(part=part, name=name, found=found, state="problem", advice=advice)
 
 
 def spark_starts() -> Iterator[Finding]:
@@ -315,7 +313,9 @@ def lab() -> Iterator[Finding]:
         return
     yield _notebook_package("live views in cells (anywidget)", "anywidget")
     tile = _notebook_package("launcher tile (jupyter-server-proxy)", "jupyter-server-proxy")
-    if tile.state == "fine" and not metadata.entry_points(group="jupyter_serverproxy_servers", name="walkit"):
+    if _version("jupyter-server-proxy") and not metadata.entry_points(
+        group="jupyter_serverproxy_servers", name="walkit"
+    ):
         found = f"{tile.found}, and does not know walkit"
         tile = replace(tile, found=found, state="problem", advice=REINSTALL)
     yield tile
@@ -323,13 +323,7 @@ def lab() -> Iterator[Finding]:
 
 def _notebook_package(name: str, package: str) -> Finding:
     version = _version(package)
-    return Finding(
-        part="dashboard and notebooks",
-        name=name,
-        found=version or "not installed",
-        state="fine" if version else "note",
-        advice="" if version else "pip install 'walkit[notebooks]'",
-    )
+    return Finding(part="dashboard and notebooks", name=name, found=version or "not installed: see extras")
 
 
 def _version(name: str) -> str | None:

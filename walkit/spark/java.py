@@ -28,7 +28,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from walkit.errors import MissingExtraError
+from walkit.errors import MissingExtraError, how_to_install
 
 logger = logging.getLogger("walkit.spark")
 
@@ -51,8 +51,7 @@ class JavaNotFoundError(MissingExtraError):
         self.tried = tried
         text = (
             f"Spark needs Java {JAVA_MAJOR_MIN} or newer and found none ({'; '.join(tried)}): "
-            "pip install 'walkit[spark]' brings one, or install a "
-            f"JDK of {JAVA_MAJOR_MIN} or newer and set JAVA_HOME"
+            f"{how_to_install('spark')} brings one, or install a JDK of {JAVA_MAJOR_MIN} or newer and set JAVA_HOME"
         )
         self.args = (text,)
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from walkit._internal.arguments import refuse
-from walkit.errors import OptionsError, WalkitError
+from walkit.errors import OptionsError, WalkitError, how_to_install
 from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DiffCounts, diff
@@ -82,7 +82,7 @@ def spark_missing() -> str | None:
     """Return why Spark cannot be chosen, as a sentence, or None."""
     if find_spec("pyspark") is not None:
         return None
-    return "Spark cannot be chosen: pyspark is not installed (pip install walkit[spark])."
+    return f"Spark cannot be chosen: pyspark is not installed ({how_to_install('spark')})."
 
 
 def compare_sides(left: StateSide, right: StateSide, engine: Engine, job: Job) -> Compared:
