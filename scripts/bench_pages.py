@@ -2,7 +2,8 @@
 """Measure how soon the dashboard is interactive, and the CPU of an open page.
 
 Cold: a new browser on a server that has just started; warm: another window of that browser. Interactive: the button
-Start can be pressed and the first figure is drawn.
+Start can be pressed and the first figure is drawn. Slowed: with the browser's processor six times slower and writers at
+work, the seconds from a click to its page, and from a picture's arrival on Live until it is drawn.
 """
 
 from __future__ import annotations
@@ -20,10 +21,23 @@ if not __package__:  # run as a script: use the checkout, installed or not
 
 import psutil  # noqa: E402
 
-from scripts.browsing import APP, Seen, find_browser, look_at, open_browser, serve  # noqa: E402
+from scripts.browsing import (  # noqa: E402
+    APP,
+    SLOWED,
+    WATCHED,
+    Seen,
+    clicks_s,
+    find_browser,
+    look_at,
+    open_browser,
+    serve,
+    slowed,
+)
 
 WATCHED_S = 20.0
 """How long an open page's cost is measured."""
+LAGS = 10
+"""Pictures in a round whose lag counts, at least."""
 
 
 def bytes_of(seen: Seen) -> int:
@@ -88,6 +102,29 @@ def costs(browser_path: str) -> dict[str, Any]:
     }
 
 
+def slowed_page(browser_path: str, rounds: int) -> dict[str, list[float]]:
+    """Return the seconds of the clicks to each page of a slowed browser, and the lags of its pictures on Live."""
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        with serve() as server, open_browser(browser_path) as browser:
+            seen = look_at(browser, server.url + "?page=live&arrivals=200", width=1440, height=900)
+            seen.press("Start")
+            with slowed(seen):
+                seen.page.evaluate(WATCHED)
+                seen.page.wait_for_function(f"window.lags.length >= {LAGS}")
+                lags = seen.page.evaluate("window.lags")
+                found.setdefault("pictures on Live", []).extend(each / 1000 for each in lags)
+                for name, seconds in clicks_s(seen).items():
+                    found.setdefault(f"a click to {name}", []).append(seconds)
+            seen.press("Stop")
+    return found
+
+
+def spread(seconds: list[float]) -> str:
+    """Return the median, the least, the most and n."""
+    return f"{statistics.median(seconds):.2f} s, {min(seconds):.2f} to {max(seconds):.2f}, n = {len(seconds)}"
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Measure, and print a table."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -106,12 +143,13 @@ def main(arguments: list[str] | None = None) -> int:
         cold.append(first)
         warm += again
     for kind, seconds in (("cold", cold), ("warm", warm)):
-        spread = f"{min(seconds):.2f} to {max(seconds):.2f}"
-        print(f"{kind}: {statistics.median(seconds):.2f} s, {spread}, n = {len(seconds)}")
+        print(f"{kind}: {spread(seconds)}")
     print(f"bytes: {size / 1e6:.2f} MB")
     found = costs(browser)
     print(f"idle: {found['idle']:.1%} of a core over {WATCHED_S:.0f} s")
     print(f"update: {found['update_ms']:.0f} ms of the server's time, {found['updates']} of them")
+    for what, seconds in slowed_page(browser, asked.rounds).items():
+        print(f"slowed {SLOWED} times, {what}: {spread(seconds)}")
     return 0
 
 

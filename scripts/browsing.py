@@ -34,6 +34,22 @@ OF_PLOTLY = ("Download plot", "Zoom", "Pan", "Box Select", "Lasso Select", "Auto
 """How names of controls begin that plotly draws at each figure."""
 OF_COLOUR = ["color-contrast", "link-in-text-block"]
 """The rules of axe whose answer depends on the theme: all others need to be asked in one theme alone."""
+WATCHED = """() => {
+    const model = name => Bokeh.documents.map(each => each.get_model_by_name(name)).find(each => each);
+    const [picture, drawn] = [model("picture"), model("drawn")];
+    [window.pictures, window.lags] = [[], []];
+    let came = 0;
+    picture.properties.value.change.connect(() => {
+        came = performance.now();
+        window.pictures.push([Number(picture.value), Number(drawn.value)]);
+    });
+    drawn.properties.value.change.connect(() => window.lags.push(performance.now() - came));
+}"""
+"""Notes at each picture its number and that of the last one drawn, and how long the drawing of each takes, in ms."""
+SLOWED = 6
+"""A slow browser's processor is so many times slower."""
+CLICKED = {"Recovery": "Break and recover", "Runs": "Measure", "Live": "Stop"}
+"""A page by its name, and a button of it: shown once the page is, while writers write."""
 CHROMIUM_ARGUMENTS = (
     *("--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run"),
     *("--disable-background-networking", "--disable-component-update", "--disable-sync"),
@@ -217,3 +233,27 @@ def look_at(
     page.locator(".js-plotly-plot .main-svg").first.wait_for()
     seen.ready_s = monotonic() - began
     return seen
+
+
+@contextmanager
+def slowed(seen: Seen) -> Iterator[None]:
+    """Make the page's processor six times slower in the block."""
+    session = seen.page.context.new_cdp_session(seen.page)
+    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
+    try:
+        yield
+    finally:
+        session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
+        session.detach()
+
+
+def clicks_s(seen: Seen) -> dict[str, float]:
+    """Click to each page in turn; return the seconds until its button is there. AssertionError for another title."""
+    clicks = {}
+    for name, button in CLICKED.items():
+        began = monotonic()
+        seen.page.get_by_role("link", name=name, exact=True).evaluate("link => link.click()")
+        seen.page.get_by_role("button", name=button, exact=True).wait_for()
+        clicks[name] = monotonic() - began
+        assert seen.page.get_by_role("heading", level=1).inner_text() == name
+    return clicks

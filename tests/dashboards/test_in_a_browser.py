@@ -12,27 +12,13 @@ from typing import TYPE_CHECKING, Any
 import psutil
 import pytest
 
-from scripts.browsing import ROOT, Seen, Server, look_at
+from scripts.browsing import ROOT, WATCHED, Seen, Server, clicks_s, look_at, slowed
 from scripts.screenshots import FOLDER, RECORD, controls_of_pages
 from walkit.views.page import PAGES
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
-SLOWED = 6
-WATCHED = """() => {
-    const model = name => Bokeh.documents.map(each => each.get_model_by_name(name)).find(each => each);
-    const [picture, drawn] = [model("picture"), model("drawn")];
-    [window.pictures, window.lags] = [[], []];
-    let came = 0;
-    picture.properties.value.change.connect(() => {
-        came = performance.now();
-        window.pictures.push([Number(picture.value), Number(drawn.value)]);
-    });
-    drawn.properties.value.change.connect(() => window.lags.push(performance.now() - came));
-}"""
-"""Notes at each picture its number and that of the last one drawn, and how long the drawing of each takes, in ms."""
-CLICKED = {"Recovery": "Break and recover", "Runs": "Measure", "Live": "Stop"}
 LIVE_S = 5.0
 """A page that takes longer to be of use on a quiet machine is too slow; on a busy one it is only reported."""
 ARRIVALS = 200
@@ -261,13 +247,7 @@ def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list
             seen.page.evaluate(WATCHED)
             eventually(lambda: seen.page.evaluate("window.lags.length") >= 5)
             pictures, lags = seen.page.evaluate("[window.pictures, window.lags]")
-            clicks = {}
-            for name, button in CLICKED.items():
-                began = time.monotonic()
-                seen.page.get_by_role("link", name=name, exact=True).evaluate("link => link.click()")
-                seen.page.get_by_role("button", name=button, exact=True).wait_for()
-                clicks[name] = time.monotonic() - began
-                assert seen.page.get_by_role("heading", level=1).inner_text() == name
+            clicks = clicks_s(seen)
         # Not held to a limit: a core is shared with other tests. scripts/bench_pages.py measures both.
         print(f"clicks {clicks} s, pictures drawn in {lags} ms")
         assert max(sent - drawn for sent, drawn in pictures) == 1, (
@@ -369,18 +349,6 @@ def heap_bytes(seen: Seen) -> int:
     used = session.send("Runtime.getHeapUsage")["usedSize"]
     session.detach()
     return int(used)
-
-
-@contextmanager
-def slowed(seen: Seen) -> Iterator[None]:
-    """Make the page's processor six times slower in the block."""
-    session = seen.page.context.new_cdp_session(seen.page)
-    session.send("Emulation.setCPUThrottlingRate", {"rate": SLOWED})
-    try:
-        yield
-    finally:
-        session.send("Emulation.setCPUThrottlingRate", {"rate": 1})
-        session.detach()
 
 
 def count_redraws(seen: Seen) -> None:
