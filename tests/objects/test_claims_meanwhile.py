@@ -17,6 +17,7 @@ from walkit.objects.entrance import folder_at
 from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims
 from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
+from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
@@ -135,6 +136,21 @@ def test_a_file_is_deleted_after_the_put_that_stops_naming_it(is_lost: bool) -> 
     with pytest.raises(ObjectStoreError) if is_lost else nullcontext():
         ledger.in_turn(drop)
     assert ("files/s" in base.objects.held) == is_lost
+
+
+def test_the_end_is_found_behind_a_fence_and_a_trim() -> None:
+    """Know a log up to an opening, trim all that follows the opening, and append once: the last record is found."""
+    base = MemoryObjectStore()
+    with walkit.open(base, options=OPTIONS) as log:
+        log.append(b"before")
+    end = ObjectEnd(base)
+    assert end.folder().last_lsn() == 1
+    with walkit.open(base, options=OPTIONS) as log:
+        for _ in range(3):
+            log.append(b"dropped")
+        assert log.trim(4) == 4
+        last = log.append(b"the last").last_lsn
+        assert end.folder().last_lsn() == last
 
 
 def test_a_flush_waits_for_a_change_that_another_turn_has_taken() -> None:

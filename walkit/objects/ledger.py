@@ -86,9 +86,7 @@ class Ledger:
 
     def read(self) -> Claims:
         """Return the object as it is now; in a turn the draft of it. Raises what `get` raises."""
-        if self.is_current:
-            return self.draft
-        return self._with(self._fetch()[0], list(self._later))
+        return self.draft if self.is_current else self._with(self._fetch()[0], list(self._later))
 
     @property
     def is_current(self) -> bool:
@@ -198,10 +196,8 @@ class Ledger:
             batch.is_put = tag is not None
             if tag is None:
                 # Others are changing it: not all of them are to look again at the same moment.
-                self._due_s, self._lost = (
-                    time.monotonic() + uniform(0, self._lost),
-                    min(2 * self._lost, PAUSE_MAX_S),
-                )
+                self._due_s = time.monotonic() + uniform(0, self._lost)
+                self._lost = min(2 * self._lost, PAUSE_MAX_S)
             else:
                 self._due_s, self._lost = time.monotonic() + self.pace_s, PAUSE_S
                 self.known = after

@@ -262,11 +262,14 @@ class ObjectEnd:
         return ReaderView(view, place.lsn, place.position, place.position)
 
     def _last_lsn(self) -> int:
-        """Return the last LSN of the log, also if the bulk after the known place was trimmed."""
+        """Return the last LSN of the log, also if bulks after the known place were trimmed."""
+        before = None
         with once(self._lock), self._lock:
-            self._quiet = 0  # so that the first look reads the floor if no bulk follows
-        self.now()
-        return self.now().last_lsn
+            self._quiet = 0  # so that the first look where no bulk follows reads the floor
+        while before != self._place:  # a fence may follow whose next bulks were trimmed
+            before = self._place
+            self.now()
+        return before.lsn
 
     def expect(self, frame: FrameHeader) -> None:
         """Note a verified frame of the log that came another way: the next look begins at its end. Takes no lock."""
