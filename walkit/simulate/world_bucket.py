@@ -47,7 +47,7 @@ class Objects:
         )
         self.claims: Claims | None = None
         self._changes = 0
-        self._writer: Life | None = None
+        self.writer: Life | None = None
         """The life that has noted the newest epoch."""
 
     def judge(self, life: Life) -> None:
@@ -59,9 +59,9 @@ class Objects:
         before, after = self.claims, Claims.decode(held[CLAIMS_KEY].data)
         self.claims = after
         if before is None or after.epoch > before.epoch:
-            self._writer = life
+            self.writer = life
         elif after.epoch < before.epoch or (
-            published(after) != published(before) and life is not self._writer
+            published(after) != published(before) and life is not self.writer
         ):
             self._found(f"{life.process.name} publishes {published(after)} after epoch {before.epoch}")
         named = {key for key, _ in after.files.values()}

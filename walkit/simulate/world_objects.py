@@ -50,7 +50,9 @@ class ObjectNode(LogNode):
         try:
             if self.leads:
                 super()._main(life)
-        except LogFencedError:
+        except (LogFencedError, GapError) as error:
+            if isinstance(error, GapError) and self.disk.objects.writer is life:
+                raise  # else another writer has passed this opening, and trimmed
             self.runner.count("fenced")
             self.runner.after(0, self.exit)
 
