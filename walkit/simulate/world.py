@@ -217,9 +217,9 @@ class World:
                 end = lambda: setattr(disk, "trouble", disk.trouble - fault.amount)  # noqa: E731
             else:
                 assert fault.kind == "storage" and isinstance(node, ReaderNode)
-                kind = "read_only" if fault.amount else "fails"
-                node.set_fault(kind, 1)
-                end = lambda: node.set_fault(kind, -1)  # noqa: E731
+                kind = "read-only" if fault.amount else "fails"
+                node.faults[kind] += 1
+                end = lambda: node.faults.subtract([kind])  # noqa: E731
         if end is not None:
             self.runner.after(fault.for_ms, end)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import replace
 from random import Random
@@ -117,8 +118,8 @@ class BucketView:
 
     def __init__(self, disk: Bucket, life: Life) -> None:
         self.disk, self._life, self._runner = disk, life, disk.objects.runner
-        self.fails = self.read_only = 0
-        """How many faults keep this process from it, or from putting anything."""
+        self.faults = Counter[str]()
+        """By name, how many there are: it "fails" for this process, or is "read-only" for it."""
         self.files: list[str] = []
         """No file is ever open."""
         self.place = replace(disk.objects.base, plan=self._fate, sleep=self._answered)
@@ -130,9 +131,9 @@ class BucketView:
             act, bucket.on_write = bucket.on_write, None
             self._runner.after(took_ms * random.random(), act)
         self._wait(took_ms)
-        if bucket.away or (self.fails and random.random() < 0.7):
+        if bucket.away or (self.faults["fails"] and random.random() < 0.7):
             return ObjectFault(before=ObjectUnknownError)
-        if self.read_only and is_put:
+        if self.faults["read-only"] and is_put:
             return ObjectFault(before=ObjectDeniedError)
         fate = ObjectFault()
         if (is_put and bucket.fails_next_write) or random.random() < bucket.trouble:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from collections.abc import Sequence
 from random import Random
 from typing import Any
@@ -71,8 +72,8 @@ class DiskStorage(PassingStorage):
 
     def __init__(self, disk: Disk, life: Life) -> None:
         self.disk, self._life = disk, life
-        self.fails = self.read_only = 0
-        """How many faults keep this process from it, or from writing to it."""
+        self.faults = Counter[str]()
+        """By name, how many there are: it "fails" for this process, or is "read-only" for it."""
         self.saw_absence = False
         self.files: list[str] = []
         """Names of the files that it has open."""
@@ -94,7 +95,7 @@ class DiskStorage(PassingStorage):
         if self.disk.away:
             self.saw_absence = True
             raise storage_error("use", "", self.location, errno.ENOENT, "the folder is away")
-        if self.fails and self.disk.random.random() < 0.7:
+        if self.faults["fails"] and self.disk.random.random() < 0.7:
             raise storage_error("use", "", self.location, errno.EIO)
         return self.disk.image
 
@@ -106,7 +107,7 @@ class DiskStorage(PassingStorage):
 
     def open(self, name: str, mode: OpenMode) -> DiskFile:
         """See Storage."""
-        if self.read_only and mode != "read":
+        if self.faults["read-only"] and mode != "read":
             raise storage_error("write", name, self.location, errno.EROFS)
         is_other = self._life.process.name != self.disk.name
         if is_other and self.saw_absence and self.disk.returning and self.disk.random.random() < 0.5:

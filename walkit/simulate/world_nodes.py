@@ -350,11 +350,11 @@ class ReaderNode(Node):
     def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
         super().__init__(name, runner, ledger, seed)
         self.faults = Counter[str]()
-        """By the name in DiskStorage, how many there are."""
+        """Of the way to the log, in each life: see DiskStorage."""
 
     def _main(self, life: Life) -> None:
         self.storage = self.leader.disk.seen_by(life)
-        self.storage.fails, self.storage.read_only = self.faults["fails"], self.faults["read_only"]
+        self.storage.faults = self.faults
         try:
             reader = DeltaReader(
                 self.storage.place,
@@ -391,12 +391,6 @@ class ReaderNode(Node):
         """Read the log of this primary from now on."""
         self.leader = leader
         self.exit()
-
-    def set_fault(self, kind: str, more: int) -> None:
-        """Have one more fault, or one less, keep it from reading or writing the log's folder."""
-        self.faults[kind] += more
-        if self.reader is not None:
-            setattr(self.storage, kind, self.faults[kind])
 
     def end(self) -> None:
         """See Node; count how its records have come."""

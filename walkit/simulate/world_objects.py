@@ -141,7 +141,7 @@ class TailNode(ReaderNode):
 
     def _main(self, life: Life) -> None:
         self.storage = self.leader.disk.seen_by(life)
-        self.storage.fails, self.storage.read_only = self.faults["fails"], self.faults["read_only"]
+        self.storage.faults = self.faults
         try:
             if self.leader.branch is not None:  # else the log is being made
                 self._read()

@@ -202,7 +202,7 @@ class Rules:
         upkeep = loop.upkeep
         if upkeep is not None and upkeep.saved_lsn:
             storage = node.storage
-            works = not (storage.fails or storage.read_only or storage.disk.away or upkeep.trouble)
+            works = not (any(node.faults.values()) or storage.disk.away or upkeep.trouble)
             works &= node.process.stalled_until_ms <= self.runner.now_ms
             self._promise(node.leader, node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
         if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
