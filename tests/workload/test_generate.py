@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from itertools import pairwise
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from walkit.errors import OptionsError, StorageError
+from walkit.errors import OptionsError
 from walkit.record import Kind
 from walkit.workload import (
     YCSB,
@@ -22,7 +20,6 @@ from walkit.workload import (
     OpenLoop,
     UniformBytes,
     Workload,
-    trace_operations,
     ycsb,
 )
 from walkit.workload.distributions import fnv_hash, value_sizes, zipf_distribution
@@ -222,72 +219,3 @@ def test_a_workload_tells_itself_in_plain_values() -> None:
     assert told["arrival"] == {"rate": 5.0, "process": "poisson"}
     assert told["mix"]["scan"] == 0.05 and told["value_bytes"] == {"low": 1, "high": 64}
     assert Workload(source=MIXED.stream()).as_dict()["source"] == f"{len(MIXED.stream()):,} operations"
-
-
-TRACE = pd.DataFrame(
-    {
-        "key": ["007", "b", "007", "b", "c"],
-        "kind": ["SET", "put", "get", "delete", "insert"],
-        "value": ["NA", "", "x", "x", "v"],
-        "time_us": [1, 5, 5, 9, 9],
-        "group": ["t1", "t2", "t2", "t3", "t4"],
-    }
-)
-
-
-@pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_a_trace_is_read_as_it_stands(tmp_path: Path, suffix: str) -> None:
-    """Write five operations to each kind of file: kinds, keys, values, times and groups are those of the rows."""
-    path = tmp_path / f"trace.{suffix}"
-    TRACE.to_csv(path, index=False) if suffix == "csv" else TRACE.to_parquet(path)
-    stream = trace_operations(path)
-    assert stream.keys == [b"007", b"b", b"007", b"b", b"c"]
-    assert stream.kinds.tolist() == [1, 1, READ, 2, 1]
-    assert stream.values == [b"NA", b"", None, None, b"v"]
-    assert stream.times_us.tolist() == [1, 5, 5, 9, 9]
-    assert list(stream.bounds()) == [(0, 1), (1, 3), (3, 4), (4, 5)]
-    assert stream.routes[1] == stream.routes[2] == stream.routes[3]
-    assert len(Workload(source=stream).stream()) == 5
-
-
-def test_a_trace_of_sizes_gets_values_by_its_seed(tmp_path: Path) -> None:
-    """Keys with sizes alone: puts of random bytes of these sizes, the same for the same seed; keys alone: 100 bytes."""
-    path = tmp_path / "trace.parquet"
-    pd.DataFrame({"key": [b"a", b"b"], "value_bytes": [0, 33]}).to_parquet(path)
-    values = trace_operations(path, seed=4).values
-    assert [len(v) for v in values if v is not None] == [0, 33]
-    assert values == trace_operations(path, seed=4).values != trace_operations(path, seed=5).values
-    pd.DataFrame({"key": ["a"]}).to_parquet(path)
-    assert [len(v) for v in trace_operations(path).values if v is not None] == [100]
-
-
-@pytest.mark.parametrize(
-    "columns",
-    [
-        {"kind": ["put"]},
-        {"key": ["a"], "what": [1]},
-        {"key": ["a"], "value": ["v"], "value_bytes": [1]},
-        {"key": ["a"], "kind": ["merge"]},
-        {"key": ["a"], "value_bytes": [-1]},
-        {"key": ["a"], "value_bytes": [1.5]},
-        {"key": [1]},
-        {"key": ["a"], "value": [2.5]},
-        {"key": ["a", "b"], "time_us": [2, 1]},
-    ],
-)
-def test_a_trace_that_says_nothing_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
-    """Missing, unknown and contradicting columns, and rows that are not an operation, are an OptionsError."""
-    path = tmp_path / "trace.parquet"
-    pd.DataFrame(columns).to_parquet(path)
-    with pytest.raises(OptionsError):
-        trace_operations(path)
-
-
-def test_other_files_than_traces_have_typed_errors(tmp_path: Path) -> None:
-    """Another suffix is an OptionsError; a file that is missing or damaged is a StorageError."""
-    with pytest.raises(OptionsError):
-        trace_operations(tmp_path / "trace.txt")
-    (tmp_path / "damaged.parquet").write_bytes(b"PAR1 and nothing")
-    for name in ("absent.csv", "damaged.parquet"):
-        with pytest.raises(StorageError):
-            trace_operations(tmp_path / name)

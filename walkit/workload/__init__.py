@@ -11,7 +11,6 @@ from walkit.workload.operations import Operation, OperationGroup, OperationStrea
 from walkit.workload.spec import YCSB, OpenLoop, Workload, ycsb
 from walkit.workload.steady import ContinuousLoad, SteadyWriter
 from walkit.workload.sweep import sweep
-from walkit.workload.trace import trace_operations
 
 __all__ = [
     "YCSB",
@@ -37,6 +36,5 @@ __all__ = [
     "operation_mask",
     "paced",
     "sweep",
-    "trace_operations",
     "ycsb",
 ]

