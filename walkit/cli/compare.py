@@ -13,7 +13,6 @@ import pyarrow as pa
 
 from walkit._internal.arguments import refuse
 from walkit._internal.text import aligned, counted
-from walkit.cli.compare_report import compare_in_report, wants_report
 from walkit.cli.dump import as_text
 from walkit.cli.output import bar, note, publish, saved, say
 from walkit.cli.values import PlaceAt
@@ -21,6 +20,7 @@ from walkit.errors import CorruptionError
 from walkit.objects.entrance import log_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
+from walkit.state.diff_report import DiffReport, diff_report
 
 ROWS_SHOWN_MAX = 20
 CELL_MAX = 40
@@ -29,6 +29,7 @@ CSV_COLUMNS = (
     *("left_lsn", "right_lsn"),
 )
 DIFFERENT, FAILED = 1, 3
+PAGES = (".html", ".htm")
 
 
 class _Side(NamedTuple):
@@ -48,8 +49,8 @@ def compare(args: argparse.Namespace) -> int:
     A log that is damaged cannot be compared: 3, so that 1 has one meaning.
     """
     try:
-        if wants_report(args):
-            return compare_in_report(args)
+        if _wants_report(args):
+            return _compare_in_report(args)
         with ExitStack() as stack:
             left, right = (_side(stack, place) for place in (args.left, args.right))
             with bar(f"diff {args.left.path} {args.right.path}", " records") as progress:
@@ -158,3 +159,52 @@ def _cell(data: bytes | None, *, live: bool = True) -> str:
     if encoding != "text" or not text.isprintable():
         text = f"0x{data[: CELL_MAX // 2].hex()}"
     return text if len(text) <= CELL_MAX and len(data) <= CELL_MAX else f"{text[: CELL_MAX - 1]}…"
+
+
+def _wants_report(args: argparse.Namespace) -> bool:
+    """Return whether the arguments select counts and samples instead of rows."""
+    is_page = args.out is not None and args.out.endswith(PAGES)
+    return bool(args.spark or args.decoder or args.ignore or args.tolerance or is_page)
+
+
+def _compare_in_report(args: argparse.Namespace) -> int:
+    """Print what differs, as `diff_report` says it. Returns 0 for equal states, 1 for different ones."""
+    if args.out is not None and args.out.endswith((".csv", ".parquet")):
+        text = "not with --spark or --decoder, which report counts and samples"
+        refuse("out", args.out, f"{text}; walkit.spark.diff(left, right) gives all rows to a program")
+    given = {"decoder": args.decoder, "ignore": args.ignore or [], "tolerance": args.tolerance}
+    report = (_by_spark if args.spark else _in_process)(args, given)
+    as_page = args.out is not None and args.out.endswith(PAGES)
+    if as_page:
+        with saved(args.out) as sink:
+            sink.write(report.to_html().encode())
+        note(f"saved as {args.out}")
+    publish(
+        "diff.report",
+        lambda: [report.text()],
+        report.to_dict,
+        as_json=args.json,
+        out=None if as_page else args.out,
+    )
+    return 0 if report.equal else DIFFERENT
+
+
+def _by_spark(args: argparse.Namespace, given: dict[str, Any]) -> DiffReport:
+    from walkit import spark
+
+    spark.session()
+    with ExitStack() as stack:
+        shown = stack.enter_context(bar(f"diff {args.left.path} {args.right.path}", " tasks"))
+        if shown is not None:
+            stack.enter_context(spark.progress(shown))
+        left, right = (
+            place.path if place.lsn is None else (place.path, place.lsn) for place in (args.left, args.right)
+        )
+        return spark.diff_report(left, right, **given)
+
+
+def _in_process(args: argparse.Namespace, given: dict[str, Any]) -> DiffReport:
+    with ExitStack() as stack:
+        sides = [_side(stack, place) for place in (args.left, args.right)]
+        shown = stack.enter_context(bar(f"diff {args.left.path} {args.right.path}", " records"))
+        return diff_report(*((side.reader, side.lsn) for side in sides), progress=shown, **given)
