@@ -251,8 +251,8 @@ def java() -> Iterator[Finding]:
         if _version("pyspark") is None:
             yield Finding(part=part, name=name, found="not looked for: pyspark is not installed, see extras")
             return
-        found, advice = "none that Spark can use", str(error)
-        yield Finding(part=part, name=name, found=found, state="problem", advice=advice)
+        none = "none that Spark can use"
+        yield Finding(part=part, name=name, found=none, state="problem", advice=str(error))
 
 
 def spark_starts() -> Iterator[Finding]:
