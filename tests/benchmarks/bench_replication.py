@@ -16,11 +16,9 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
 import statistics
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,12 +27,14 @@ from contextlib import contextmanager
 import numpy as np
 
 import walkit
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.replication import Primary
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.transport.grpc_common import channel_options, grpc
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.workload.process import python_child
+from walkit.workload.replicated import ReplicatedChild
 
 RECORD = 1024
 RATE_BYTES = 20_000_000
@@ -45,27 +45,16 @@ BOOTSTRAP_BYTES = 1 << 30
 WAIT_S = 300.0
 TICKS = os.sysconf("SC_CLK_TCK")
 
-CHILD = """
-import sys, threading
-from walkit.replication import Replica
-with Replica(sys.argv[1], sys.argv[2], codec=None) as replica:
-    print("ready", flush=True)
-    sys.stdin.read()
-"""
-
 
 @contextmanager
-def replica(folder: str, address: str) -> Iterator[subprocess.Popen[str]]:
-    """A replica in a process of its own, which ends with its standard input."""
-    code = [sys.executable, "-c", CHILD, folder, address]
-    child = subprocess.Popen(code, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert child.stdin is not None and child.stdout is not None
+def replica(folder: str, address: str) -> Iterator[ReplicatedChild]:
+    """A replica in a process of its own, without a codec."""
+    child = ReplicatedChild.replica(folder, address, "replica", "", lambda said: None)
+    child.start_and_hear(WAIT_S)
     try:
-        child.stdout.readline()
         yield child
     finally:
-        child.stdin.close()
-        child.wait(60)
+        child.stop(WAIT_S)
 
 
 @contextmanager
@@ -364,16 +353,13 @@ def main() -> None:
     parser.add_argument("--dir")
     args = parser.parse_args()
     rows = args.rows.split(",")
-    found: dict[str, list[tuple[float, ...]]] = {row: [] for row in rows}
-    for number in range(args.runs):
-        for row in rows:
-            base = tempfile.mkdtemp(prefix="walkit-bench-replication-", dir=args.dir)
-            try:
-                value = ROWS[row][2](base)
-            finally:
-                shutil.rmtree(base, ignore_errors=True)
-            found[row].append(value if isinstance(value, tuple) else (value,))
-            print(f"run {number + 1}: {row} {', '.join(f'{v:,.3f}' for v in found[row][-1])}", flush=True)
+    cases = [Case(row, ROWS[row][2]) for row in rows]
+    with work_folder(args.dir) as base:
+        turns = in_turns(cases, args.runs, base, lambda row: print(row, flush=True))
+    found = {
+        row: [value if isinstance(value, tuple) else (value,) for value in values]
+        for row, values in zip(rows, turns, strict=True)
+    }
     print(f"\n{'row':45} {'aim':9} n, then median (smallest to largest) of each number")
     for row in rows:
         columns = [

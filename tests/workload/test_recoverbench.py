@@ -73,7 +73,7 @@ def test_what_is_missing_is_told(tmp_path: Path) -> None:
     """A log of fewer operations than were to be there: no row is complete, and the report is not ok."""
     image = tmp_path / "image"
     fill_walkit(str(image), LOAD)()
-    rows = _Walkit(replace(LOAD, operations=121), "warm").measure(image, tmp_path / "copy")
+    rows = _Walkit(replace(LOAD, operations=121), "warm").measure(image, str(tmp_path))
     assert [row.complete for row in rows] == [False] * 4
     found = RecoveryBenchReport(
         keys=(30,), record_bytes=20, machine=MachineFacts.here(None), rows=tuple(rows)

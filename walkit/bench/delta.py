@@ -9,12 +9,11 @@ its durability to its application, as sampled. The same is simulated in virtual 
 from __future__ import annotations
 
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +21,7 @@ import numpy.typing as npt
 
 from walkit._internal.arguments import check_number, check_progress, check_whole
 from walkit._internal.report import Cells, TableReport
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.bench.sampling import Samples, sampled_lsns
 from walkit.config import LogOptions
 from walkit.log.wal import WriteAheadLog
@@ -33,7 +33,6 @@ from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.primary.server import Primary
 from walkit.simulate.delta_lag import delta_lag
 from walkit.storage.file import FileStorage
-from walkit.storage.mounts import require_folder
 
 SAMPLE_S = 0.001
 WAIT_S = 120.0
@@ -207,8 +206,6 @@ def bench_delta(
     for size in buffers:
         check_whole(size, "buffers", 1, 32 << 20)
     check_progress(progress, "a text")
-    say = progress or (lambda _: None)
-    require_folder(path)
     loads = (
         ("light", LIGHT_PER_S * record_bytes / 1e6, 1),
         ("steady", mb_per_s, max(frame_bytes // record_bytes, 1)),
@@ -219,17 +216,15 @@ def bench_delta(
         for remote in (False, True)
         for buffer_bytes in (0, *buffers)
     ]
-    found: list[list[_Round]] = [[] for _ in readers]
-    with tempfile.TemporaryDirectory(
-        prefix="walkit-bench-delta-", dir=path, ignore_cleanup_errors=True
-    ) as base:
-        for number in range(1, rounds + 1):
-            for (load, rate, batch, remote, buffer_bytes), of_reader in zip(readers, found, strict=True):
-                where = "remote" if remote else "folder"
-                say(f"round {number} of {rounds}, {load} load, {where}, buffer {buffer_bytes:,}")
-                folder = os.path.join(base, "log")
-                of_reader.append(_measured(folder, rate, batch, record_bytes, seconds, remote, buffer_bytes))
-                shutil.rmtree(folder)
+    cases = [
+        Case(
+            f"{load} load, {'remote' if remote else 'folder'}, buffer {buffer_bytes:,}",
+            partial(_measured, rate, batch, record_bytes, seconds, remote, buffer_bytes),
+        )
+        for load, rate, batch, remote, buffer_bytes in readers
+    ]
+    with work_folder(path) as base:
+        found = in_turns(cases, rounds, base, progress or (lambda name: None))
     rows = [
         _row_of(load, REMOTE.name if remote else "folder", buffer_bytes, of_reader)
         for (load, _, _, remote, buffer_bytes), of_reader in zip(readers, found, strict=True)
@@ -272,13 +267,13 @@ def _row_of(load: str, storage: str, buffer_bytes: int, found: Sequence[_Round])
 
 
 def _measured(
-    folder: str,
     mb_per_s: float,
     batch: int,
     record_bytes: int,
     seconds: float,
     remote: bool,
     buffer_bytes: int,
+    folder: str,
 ) -> _Round:
     shared = FileStorage(folder)
     options = LogOptions(

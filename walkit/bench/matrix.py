@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -20,9 +19,9 @@ from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 
 from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
-from walkit._internal.progress import progress_bar
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
+from walkit.bench.runner import Case, in_turns, stepping, work_folder
 from walkit.bench.write import (
     Way,
     _arrow,
@@ -65,14 +64,6 @@ class Chosen(NamedTuple):
     def fresh(self) -> LogOptions:
         """Return the options for one log: a policy belongs to one log alone."""
         return replace(self.options, policy=policy_named(self.policy))
-
-
-class Case(NamedTuple):
-    """One record size: the bytes of its raw writes, and its rows in order."""
-
-    record_bytes: int
-    raw_block_bytes: int
-    measures: list[Measure]
 
 
 def bench_write(
@@ -175,26 +166,63 @@ def _measured(
     runs: int,
     progress: bool,
 ) -> BenchReport:
-    """Go through the whole matrix, record size by record size, so many times."""
-    above = None if is_object_url(path) else path
-    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=above, ignore_cleanup_errors=True) as folder:
-        place = folder if path is None or above else path
-        machine = MachineFacts.here(folder if place == folder else None)
-        cases = [Case(size, _frame_bytes(folder, options, size), found) for size, found in measures.items()]
-        passes = []
-        total = runs * sum(len(case.measures) for case in cases)
-        with progress_bar("bench write", total, unit="ways", show=progress) as bar:
-            for _ in range(runs):
-                passes.append([row for case in cases for row in _pass(case, place, seconds, bar)])
+    """Measure every way of every record size in turns, each between two raw loops."""
+    url = path if is_object_url(path) else None
+    with work_folder(path if url is None else None) as folder:
+        machine = MachineFacts.here(folder if url is None else None)
+        blocks = {size: _frame_bytes(folder, options, size) for size in measures}
+        cases = [
+            case
+            for size, found in measures.items()
+            for case in _cases(size, found, blocks[size], url, seconds)
+        ]
+        with stepping("write", runs * len(cases), progress) as step:
+            turns = in_turns(cases, runs, folder, step)
+    passes = [
+        _beside_peers(_beside_raw([row for rows in turn for row in rows]))
+        for turn in zip(*turns, strict=True)
+    ]
     return BenchReport(
         record_bytes=tuple(measures),
         durability=options.durability,
-        location=os.path.dirname(folder) if place == folder else place,
-        raw_block_bytes=cases[0].raw_block_bytes,
+        location=url or os.path.dirname(folder),
+        raw_block_bytes=next(iter(blocks.values())),
         machine=machine,
         rows=tuple(median_row(same) for same in zip(*passes, strict=True)),
         runs=runs,
     )
+
+
+def _cases(
+    size: int, measures: Sequence[Measure], block_bytes: int, url: str | None, seconds: float
+) -> list[Case[list[BenchRow]]]:
+    """Return the cases of a record size: raw loops before, between and after, except on object storage."""
+
+    def sized(measure: Measure) -> Case[list[BenchRow]]:
+        def rows(folder: str) -> list[BenchRow]:
+            place = folder if url is None else f"{url.rstrip('/')}/walkit-bench-{token_hex(8)}"
+            return [replace(row, record_bytes=size) for row in measure(place)]
+
+        return Case(f"values of {size:,} bytes", rows)
+
+    raw = sized(lambda folder: [_raw(folder, block_bytes, seconds)])
+    if url is not None:
+        return [sized(measure) for measure in measures]
+    return [raw, *(case for measure in measures for case in (sized(measure), raw))]
+
+
+def _beside_raw(rows: list[BenchRow]) -> list[BenchRow]:
+    """Give each row the mean rate of the raw loops just before and just after it."""
+    raw = [number for number, row in enumerate(rows) if row.way == "raw"]
+
+    def mean(at: int) -> float:
+        before, after = max(n for n in raw if n < at), min(n for n in raw if n > at)
+        return (rows[before].raw_per_s + rows[after].raw_per_s) / 2
+
+    return [
+        replace(row, raw_per_s=mean(number)) if raw and row.way != "raw" else row
+        for number, row in enumerate(rows)
+    ]
 
 
 def median_row(rows: Sequence[BenchRow]) -> BenchRow:
@@ -217,25 +245,6 @@ def median_row(rows: Sequence[BenchRow]) -> BenchRow:
     )
 
 
-def _pass(case: Case, place: str, seconds: float, bar: Any) -> list[BenchRow]:
-    def raw() -> BenchRow:
-        return replace(_raw(place, case.raw_block_bytes, seconds), record_bytes=case.record_bytes)
-
-    rows = [] if is_object_url(place) else [raw()]
-    for measure in case.measures:
-        if is_object_url(place):
-            found = measure(f"{place.rstrip('/')}/walkit-bench-{token_hex(8)}")
-            rows += [replace(row, record_bytes=case.record_bytes) for row in found]
-        else:
-            found = _in_a_folder(place, measure)
-            after = raw()
-            raw_per_s = (rows[-1].raw_per_s + after.raw_per_s) / 2
-            rows += [replace(row, raw_per_s=raw_per_s, record_bytes=case.record_bytes) for row in found]
-            rows.append(after)
-        bar.update(1)
-    return _beside_peers(rows)
-
-
 def _beside_peers(rows: Sequence[BenchRow]) -> list[BenchRow]:
     """Give each row of a log its ratios to the peers of the same pass: with as many callers, and its own promise.
 
@@ -244,7 +253,8 @@ def _beside_peers(rows: Sequence[BenchRow]) -> list[BenchRow]:
 
     def compares(row: BenchRow, peer: BenchRow) -> bool:
         promise = "none" if row.way == "submit" else row.durability
-        alike = (peer.callers, peer.durability) == (row.callers, promise)
+        same = (peer.callers, peer.durability, peer.record_bytes)
+        alike = same == (row.callers, promise, row.record_bytes)
         return alike and row.way in SINGLE_WAYS and peer.way in PEERS and peer.records > 0
 
     return [
@@ -336,15 +346,6 @@ def _of_peer(
         return measure_peer(name, peer, callers, value, seconds)
     finally:
         peer.close()
-
-
-def _in_a_folder(parent: str, measure: Measure) -> list[BenchRow]:
-    folder = os.path.join(parent, "one")
-    os.mkdir(folder)
-    try:
-        return measure(folder)
-    finally:
-        shutil.rmtree(folder)
 
 
 def _frame_bytes(parent: str, options: LogOptions, record_bytes: int) -> int:

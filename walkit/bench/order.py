@@ -8,9 +8,7 @@ ratios. Beside it is the mean number of frames in flight: if that is one, nothin
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import product
@@ -20,8 +18,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
-from walkit._internal.progress import progress_bar
 from walkit._internal.report import Cells, TableReport
+from walkit.bench.runner import Case, in_turns, plain_value, stepping, work_folder
 from walkit.config import LogOptions
 from walkit.log.validate import require_fits
 from walkit.log.wal import WriteAheadLog
@@ -104,9 +102,7 @@ class OrderReport(TableReport):
         return [tuple(cell(value) for value in row) for row in rows]
 
     def _facts(self) -> dict[str, Any]:
-        rows = [
-            {str(name): _plain(value) for name, value in row.items()} for row in self.table.to_dict("records")
-        ]
+        rows = [plain_value({str(n): v for n, v in row.items()}) for row in self.table.to_dict("records")]
         return {"notes": self.notes, "rows": rows}
 
     def save(self, folder: str | os.PathLike[str]) -> None:
@@ -145,23 +141,31 @@ def bench_order(
     }
     require_fits("value_bytes", value_bytes, options["append"])
     loads = list(product([DISK, *models], policies, writers))
-    runs: list[Run] = []
-    with tempfile.TemporaryDirectory(prefix="walkit-order-", dir=path, ignore_cleanup_errors=True) as folder:
+    with work_folder(path) as folder:
         machine = MachineFacts.here(folder)
-        with progress_bar("bench order", rounds * len(loads), unit="loads", show=progress) as bar:
-            for number, (device, policy, count) in product(range(rounds), loads):
-                for order in ORDERS if number % 2 == 0 else reversed(ORDERS):
-                    labels = {
-                        "device": device,
-                        "policy": policy,
-                        "writers": count,
-                        "ack_order": order,
-                        "round": number,
-                    }
-                    made = replace(options[order], policy=policy_named(policy))
-                    runs.append(_in_folder(folder, labels, made, value_bytes, seconds, machine))
-                bar.update(1)
-    rows = [_row(runs, *load, in_flight) for load in loads]
+
+        def case(device: str, policy: str, count: int, order: Literal["append", "completion"]) -> Case[Run]:
+            labels = {"device": device, "policy": policy, "writers": count, "ack_order": order}
+
+            def measure(place: str) -> Run:
+                made = replace(options[order], policy=policy_named(policy))
+                return _in_folder(place, labels, made, value_bytes, seconds, machine)
+
+            return Case(f"{device}, {policy}", measure)
+
+        cases = [case(*load, order) for load in loads for order in ORDERS]
+        with stepping("order", rounds * len(cases), progress) as step:
+            found = in_turns(cases, rounds, folder, step)
+    found = [
+        [replace(run, labels={**run.labels, "round": number}) for number, run in enumerate(each)]
+        for each in found
+    ]
+    turns = enumerate(zip(*found, strict=True))
+    runs = [run for number, turn in turns for run in (reversed(turn) if number % 2 else turn)]
+    rows = [
+        _row(load, dict(zip(ORDERS, found[2 * number : 2 * number + 2], strict=True)), in_flight)
+        for number, load in enumerate(loads)
+    ]
     virtual = order_cost(
         {f"{name}, {VIRTUAL}": model for name, model in devices.items()},
         chosen,
@@ -202,12 +206,9 @@ def _in_folder(
     device = labels["device"]
     if device != DISK:
         place, options = ThrottledStorage(place, device), replace(options, direct_io=False)
-    try:
-        with open_log(mode="x", storage=place, options=options, events=lambda *_: None) as log:
-            log.append(bytes(value_bytes))  # makes the first segment
-            return measured(log, labels, os.urandom(value_bytes), seconds, machine)
-    finally:
-        shutil.rmtree(os.path.join(folder, "log"), ignore_errors=True)
+    with open_log(mode="x", storage=place, options=options, events=lambda *_: None) as log:
+        log.append(bytes(value_bytes))  # makes the first segment
+        return measured(log, labels, os.urandom(value_bytes), seconds, machine)
 
 
 def measured(
@@ -257,18 +258,10 @@ def _seen(run: Run) -> dict[str, float]:
     }
 
 
-def _row(runs: Sequence[Run], device: str, policy: str, writers: int, in_flight: int) -> dict[str, Any]:
+def _row(load: tuple[str, str, int], runs: dict[str, list[Run]], in_flight: int) -> dict[str, Any]:
     """Return the row of a load: medians of each order, and of the ratios of each round."""
-    load = (device, policy, writers)
-    found = {
-        order: [
-            _seen(run)
-            for run in sorted(runs, key=lambda run: int(run.labels["round"]))  # type: ignore[arg-type]
-            if (run.labels["device"], run.labels["policy"], run.labels["writers"]) == load
-            and run.labels["ack_order"] == order
-        ]
-        for order in ORDERS
-    }
+    device, policy, writers = load
+    found = {order: [_seen(run) for run in each] for order, each in runs.items()}
     pairs = list(zip(found["append"], found["completion"], strict=True))
     ratios = {
         name: [append[key] / (completion[key] or float("nan")) for append, completion in pairs]
@@ -287,13 +280,6 @@ def _row(runs: Sequence[Run], device: str, policy: str, writers: int, in_flight:
         },
         **{f"{name}_ratios": each for name, each in ratios.items()},
     }
-
-
-def _plain(value: Any) -> Any:
-    """Return a value that JSON has: None for nan and infinities."""
-    if isinstance(value, list):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and value != value else value
 
 
 def _table(rows: list[dict[str, Any]], virtual: pd.DataFrame) -> pd.DataFrame:

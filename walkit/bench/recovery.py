@@ -9,26 +9,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from itertools import product
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
 from walkit._internal.arguments import check_bool, check_whole, refuse
-from walkit._internal.progress import progress_bar
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
+from walkit.bench.runner import Case, in_turns, stepping, work_folder
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.measure import MachineFacts
 from walkit.objects.entrance import open_log
 from walkit.recovery.report import RecoveryReport
 from walkit.recovery.scan_report import ScanReport
 from walkit.recovery.verify import scan, verify
-from walkit.storage.mounts import require_folder
 from walkit.store import Store
 from walkit.workload.process import TalkingChild
 
@@ -78,18 +77,14 @@ def bench_recovery(
     ]
     stores = [(load, name) for load in loads for name in _stores(load, peers)]
     rows: list[RecoveryRow] = []
-    require_folder(path)
-    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as made:
-        folder = Path(made)
-        machine = MachineFacts.here(folder)
-        with progress_bar("bench recovery", len(stores), unit="stores", show=progress) as bar:
-            for load, name in stores:
-                image = folder / "image"
-                fill_and_kill(name, image, load)
-                for chosen in cache:
-                    rows += _rows(name, image, folder / "copy", load, chosen, runs)
-                shutil.rmtree(image)
-                bar.update(1)
+    with work_folder(path) as made, stepping("recovery", runs * len(cache) * len(stores), progress) as step:
+        machine, image = MachineFacts.here(made), Path(made) / "image"
+        for load, name in stores:
+            fill_and_kill(name, image, load)
+            cases = [Case(name, partial(_opened(name, load, chosen).measure, image)) for chosen in cache]
+            for passes in in_turns(cases, runs, made, step):
+                rows += [_median(list(same)) for same in zip(*passes, strict=True)]
+            shutil.rmtree(image)
     return RecoveryBenchReport(
         keys=tuple(dict.fromkeys(load.keys for load in loads)),
         record_bytes=record_bytes,
@@ -115,14 +110,8 @@ def _stores(load: RecoveryLoad, peers: bool) -> tuple[str, ...]:
     return ("walkit", *PEERS) if peers and load.checkpoint_age >= 1 else ("walkit",)
 
 
-def _rows(
-    store: str, image: Path, copy: Path, load: RecoveryLoad, cache: str, runs: int
-) -> list[RecoveryRow]:
-    passes = []
-    for _ in range(runs):
-        opened = _Walkit(load, cache) if store == "walkit" else _Peer(store, load, cache)
-        passes.append(opened.measure(image, copy))
-    return [_median(list(rows)) for rows in zip(*passes, strict=True)]
+def _opened(store: str, load: RecoveryLoad, cache: str) -> _Walkit | _Peer:
+    return _Walkit(load, cache) if store == "walkit" else _Peer(store, load, cache)
 
 
 def _median(rows: list[RecoveryRow]) -> RecoveryRow:
@@ -139,8 +128,9 @@ class _Opened:
         self.load = load
         self.cache = cache
 
-    def copied(self, image: Path, copy: Path) -> Path:
+    def copied(self, image: Path, place: str) -> Path:
         """Return a fresh copy of the killed writer's folder, on stable storage like the original."""
+        copy = Path(place) / "copy"
         shutil.rmtree(copy, ignore_errors=True)
         shutil.copytree(image, copy)
         for file in (file for file in copy.rglob("*") if file.is_file()):
@@ -181,7 +171,7 @@ class _Opened:
 
 
 class _Walkit(_Opened):
-    def measure(self, image: Path, copy: Path) -> list[RecoveryRow]:
+    def measure(self, image: Path, place: str) -> list[RecoveryRow]:
         """Return the rows of verify, log, clean and store."""
         left = parts_of(image)
         size = sum(left.values())
@@ -198,21 +188,20 @@ class _Walkit(_Opened):
                 complete=report.ok and report.last_lsn == self.load.operations,
             )
         ]
-        self.copied(image, copy)
+        copy = self.copied(image, place)
         for way in ("log", "clean"):
             timed = self.timed(parts_of(copy), lambda: open_log(str(copy), "a"))
             log = timed[0]
             recovery, whole = log.recovery, log.acked_lsn == self.load.operations
             log.close()
             rows.append(self.row(way, size, timed, **_seen(recovery, recovery.records_scanned, whole)))
-        timed = self.timed(parts_of(self.copied(image, copy)), lambda: Store.open(str(copy)))
+        timed = self.timed(parts_of(self.copied(image, place)), lambda: Store.open(str(copy)))
         store: Store = timed[0]
         whole = store.get(LAST_KEY) == self.load.last_value and store.log.acked_lsn == self.load.operations
         recovery = store.recovery
         store.close()
         replayed = next(phase for phase in recovery.phases if phase.name == "replay").detail["records"]
         rows.append(self.row("store", size, timed, **_seen(recovery, replayed, whole)))
-        shutil.rmtree(copy)
         return rows
 
 
@@ -235,14 +224,13 @@ class _Peer(_Opened):
         super().__init__(load, cache)
         self.store = store
 
-    def measure(self, image: Path, copy: Path) -> list[RecoveryRow]:
+    def measure(self, image: Path, place: str) -> list[RecoveryRow]:
         """Return the row of the peer: opened, and searched for the last key."""
-        self.copied(image, copy)
+        copy = self.copied(image, place)
         parts = {file: file.stat().st_size for file in copy.rglob("*") if file.is_file()}
         timed = self.timed(parts, lambda: self.open(copy))
         (value, close), size = timed[0], sum(parts.values())
         close()
-        shutil.rmtree(copy)
         complete = value == self.load.last_value
         records = self.load.operations
         return [self.row(self.store, size, timed, frames=None, records=records, phases={}, complete=complete)]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from walkit._internal.report import Cells, TableReport
+from walkit.bench.runner import plain_row
 from walkit.measure import MachineFacts
 
 if TYPE_CHECKING:
@@ -61,17 +62,8 @@ class RecoveryRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        found = {name: getattr(self, name) for name in self.__dataclass_fields__}
-        return {
-            **found,
-            "all_ms": [round(ms, 3) for ms in self.all_ms],
-            "open_ms": round(self.open_ms, 3),
-            "plain_ms": round(self.plain_ms, 3),
-            "phases": {name: round(ms, 3) for name, ms in self.phases.items()},
-            "records_per_s": round(self.records_per_s, 1),
-            "mb_per_s": round(self.mb_per_s, 2),
-            "times_plain": round(self.times_plain, 4),
-        }
+        digits = {"all_ms": 3, "open_ms": 3, "plain_ms": 3, "phases": 3}
+        return plain_row(self, digits | {"records_per_s": 1, "mb_per_s": 2, "times_plain": 4})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,8 +8,6 @@ log is on the same disk, and a record counts there when it is on stable storage.
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -20,20 +18,21 @@ import numpy as np
 
 from walkit._internal.arguments import check_number, check_progress, check_whole
 from walkit._internal.report import Cells, TableReport
+from walkit.bench.runner import work_folder
 from walkit.bench.sampling import LsnSamples, Samples, sampled_lsns
 from walkit.config import LogOptions
-from walkit.errors import WaitTimeoutError, WalkitError
+from walkit.errors import WaitTimeoutError
 from walkit.log.wal import WriteAheadLog
+from walkit.measure import ThreadRecorder
 from walkit.objects.entrance import open_log
 from walkit.replication.primary.server import Primary
-from walkit.storage.mounts import require_folder
+from walkit.workload.closedloop import appending, drive_threads
 from walkit.workload.replicated import ReplicatedChild
 
 SAMPLE_S = 0.005
 SLICE_S = 0.5
 WARM_UP_S = 0.2
 WAIT_S = 120.0
-KEYS = 1000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,10 +126,7 @@ def bench_replication(
     check_number(seconds, "seconds", 0.05, 3600)
     check_progress(progress, "a text")
     say = progress or (lambda _: None)
-    require_folder(path)
-    with tempfile.TemporaryDirectory(
-        prefix="walkit-bench-replication-", dir=path, ignore_cleanup_errors=True
-    ) as base:
+    with work_folder(path) as base:
         say("appending alone and with a replica, in turns")
         measured = _in_turns(base, writers, record_bytes, seconds)
         say("a new replica catches up")
@@ -205,34 +201,12 @@ def _lags(slices: list[Samples]) -> dict[str, Any]:
 
 def _append(log: WriteAheadLog, writers: int, record_bytes: int, seconds: float) -> float:
     """Append in closed loops for so long; return records per second."""
-    over = threading.Event()
-    errors: list[WalkitError] = []
 
-    def write(number: int) -> None:
-        value, key = os.urandom(record_bytes), number
-        try:
-            while not over.is_set():
-                key = (key + writers) % KEYS
-                log.append(value, key=b"%d" % key)
-        except WalkitError as error:
-            errors.append(error)
+    def mark() -> tuple[float, int]:
+        return time.perf_counter(), log.acked_lsn
 
-    threads = [
-        threading.Thread(target=write, args=(number,), name=f"bench-{number}", daemon=True)
-        for number in range(writers)
-    ]
-    first, began = log.acked_lsn, time.perf_counter()
-    try:
-        for thread in threads:
-            thread.start()
-        over.wait(seconds)
-        last, ended = log.acked_lsn, time.perf_counter()
-    finally:
-        over.set()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    loop, recorders = appending(log, os.urandom(record_bytes)), [ThreadRecorder() for _ in range(writers)]
+    (began, first), (ended, last) = drive_threads(loop, recorders, seconds, mark, mark)
     return (last - first) / (ended - began)
 
 

@@ -7,19 +7,19 @@ A time is from `load()` to the answer. Compared queries must give the same answe
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from itertools import count
 
 import pyspark
 
 from walkit._internal.arguments import check_progress, check_whole, refuse
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
-from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, plan_queries
+from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, Timed, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
 from walkit.errors import WalkitError
 from walkit.log.validate import require_fits
 from walkit.spark.session import session
-from walkit.storage.mounts import require_folder
 
 __all__ = ["GROUPS", "SparkBenchReport", "SparkBenchRow", "bench_spark"]
 
@@ -57,17 +57,16 @@ def bench_spark(
     if not sizes:
         refuse("records", records, "at least one size")
     groups = _groups(queries)
-    require_folder(path)
     require_fits("record_bytes", record_bytes, WRITTEN_WITH, KEY_BYTES)
     check_progress(progress, "(queries done, queries to do)")
-    with tempfile.TemporaryDirectory(prefix="walkit-bench-", dir=path, ignore_cleanup_errors=True) as folder:
+    with work_folder(path) as folder:
         spark = session(master=master)
         plans = []
         for size in sizes:
             logs = BenchLogs(folder=os.path.join(folder, str(size)), records=size, record_bytes=record_bytes)
             logs.write(copy=bool({"diff", "verify"} & set(groups)), skewed="skew" in groups)
             plans.append(plan_queries(spark, logs, groups))
-        rows = _measure(plans, runs, progress)
+        rows = _measure(plans, runs, folder, progress)
         return SparkBenchReport(
             records=sizes,
             record_bytes=record_bytes,
@@ -89,23 +88,32 @@ def _groups(queries: Sequence[str]) -> tuple[str, ...]:
     return named
 
 
-def _measure(plans: Sequence[Plan], runs: int, progress: BenchProgress | None) -> list[SparkBenchRow]:
-    times: list[dict[str, list[float]]] = [{name: [] for name in plan.timed} for plan in plans]
-    answers: list[dict[str, Answer]] = [{} for _ in plans]
-    done, total = 0, (runs + 1) * sum(len(plan.timed) for plan in plans)
-    for run in range(runs + 1):
-        for number, plan in enumerate(plans):
-            for name, timed in plan.timed.items():
-                seconds, answer = timed()
-                known = answers[number].setdefault(name, answer)
-                if known != answer:
-                    raise WalkitError(f"{name}: two rounds differ: {known} and {answer}")
-                if run:
-                    times[number][name].append(seconds)
-                done += 1
-                if progress is not None:
-                    progress(done, total)
-            _require_equal(plan, answers[number])
+def _measure(
+    plans: Sequence[Plan], runs: int, folder: str, progress: BenchProgress | None
+) -> list[SparkBenchRow]:
+    def asked(timed: Timed) -> Callable[[str], tuple[float, Answer]]:
+        return lambda _: timed()
+
+    cases = [Case(name, asked(timed)) for plan in plans for name, timed in plan.timed.items()]
+    done = count(1)
+
+    def step(name: str) -> None:
+        if progress is not None:
+            progress(next(done), (runs + 1) * len(cases))
+
+    found = iter(in_turns(cases, runs + 1, folder, step))
+    times: list[dict[str, list[float]]] = []
+    answers: list[dict[str, Answer]] = []
+    for plan in plans:
+        results = {name: next(found) for name in plan.timed}
+        for name, each in results.items():
+            differing = [answer for _, answer in each if answer != each[0][1]]
+            if differing:
+                raise WalkitError(f"{name}: two rounds differ: {each[0][1]} and {differing[0]}")
+        # The first round warms the JVM and the page cache.
+        times.append({name: [seconds for seconds, _ in each[1:]] for name, each in results.items()})
+        answers.append({name: each[0][1] for name, each in results.items()})
+        _require_equal(plan, answers[-1])
     rows = [
         row
         for plan, taken, given in zip(plans, times, answers, strict=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from walkit._internal.report import Cells, TableReport
+from walkit.bench.runner import plain_row
 from walkit.bench.spark_load import RECORDS_PER_KEY
 
 
@@ -61,22 +62,14 @@ class SparkBenchRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        ratio, against = self.ratio, self.against_median_s
-        return {
-            "group": self.group,
-            "query": self.query,
-            "against": self.against,
-            "records": self.records,
-            "answer_rows": self.answer_rows,
+        ratios = self.ratios
+        known = plain_row(
+            self, {"times_s": 4, "against_s": 4, "median_s": 4, "against_median_s": 4, "ratio": 3}
+        )
+        return known | {
             "n": len(self.times_s),
-            "times_s": [round(s, 4) for s in self.times_s],
-            "against_s": [round(s, 4) for s in self.against_s],
-            "median_s": round(self.median_s, 4),
-            "against_median_s": None if against is None else round(against, 4),
-            "ratio": None if ratio is None else round(ratio, 3),
-            "ratio_least": round(min(self.ratios), 3) if self.ratios else None,
-            "ratio_most": round(max(self.ratios), 3) if self.ratios else None,
-            "bar": self.bar,
+            "ratio_least": round(min(ratios), 3) if ratios else None,
+            "ratio_most": round(max(ratios), 3) if ratios else None,
             "reached": self.reached,
         }
 

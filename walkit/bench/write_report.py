@@ -8,11 +8,32 @@ from typing import Any
 
 from walkit._internal.html import Markup, tag
 from walkit._internal.report import Cells, TableReport, rounded
+from walkit.bench.runner import plain_row
 from walkit.measure import MachineFacts
 from walkit.storage.address import is_object_url
 
 RAW = ("raw", "raw frames", "plain puts")
 """The rows of the bare device or object store."""
+DIGITS = {
+    "seconds": 4,
+    "records_per_s": 1,
+    "raw_per_s": 1,
+    "all_per_s": 1,
+    "p50_us": 1,
+    "p99_us": 1,
+    "times_raw": 3,
+    "times_raw_bytes": 3,
+    "times_raw_frames": 3,
+    "all_times_raw_frames": 3,
+    "times_peers": 3,
+    "records_per_frame": 2,
+    "frame_bytes": 1,
+    "cpu_s": 4,
+    "cpu_us": 2,
+    "puts_per_record": 6,
+    "times_real": 2,
+}
+"""Digits of the numbers of a row in JSON."""
 SIMULATED_PER_S = 10_000
 """Records per second at which the speed of virtual time is reported."""
 
@@ -81,35 +102,7 @@ class BenchRow:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "way": self.way,
-            "callers": self.callers,
-            "records": self.records,
-            "seconds": round(self.seconds, 4),
-            "records_per_s": rounded(self.records_per_s, 1),
-            "raw_per_s": rounded(self.raw_per_s, 1),
-            "times_raw": rounded(self.times_raw, 3),
-            "p50_us": rounded(self.p50_us, 1),
-            "p99_us": rounded(self.p99_us, 1),
-            "latency_of": self.latency_of,
-            "frames": self.frames,
-            "records_per_frame": rounded(self.records_per_frame, 2),
-            "times_raw_bytes": rounded(self.times_raw_bytes, 3),
-            "frame_bytes": rounded(self.frame_bytes, 1),
-            "times_raw_frames": rounded(self.times_raw_frames, 3),
-            "all_times_raw_frames": [rounded(times, 3) for times in self.all_times_raw_frames],
-            "times_peers": {name: rounded(times, 3) for name, times in self.times_peers.items()},
-            "durability": self.durability,
-            "record_bytes": self.record_bytes,
-            "in_flight": self.in_flight,
-            "ack_order": self.ack_order,
-            "policy": self.policy,
-            "all_per_s": [rounded(rate, 1) for rate in self.all_per_s],
-            "cpu_s": rounded(self.cpu_s, 4),
-            "times_real": rounded(self.times_real, 2),
-            "cpu_us": rounded(self.cpu_us, 2),
-            "puts_per_record": rounded(self.puts_per_record, 6),
-        }
+        return plain_row(self, DIGITS)
 
 
 def _told(value: int | str | None) -> str:
