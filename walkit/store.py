@@ -97,7 +97,7 @@ class Store(MappingApi):
         feed.add(self._follower.feed)
         self._checkpointer = self._make_checkpointer(restored)
         self._compactor = self._make_compactor()
-        self._journal = start_journal(log.parts, self._checkpointer, options, feed, admission)
+        self._journal = start_journal(log, self._checkpointer, options, feed, admission)
 
     def _make_checkpointer(self, restored: SnapshotInfo | None) -> Checkpointer:
         return checkpointer_on(

@@ -10,7 +10,7 @@ import pytest
 import walkit
 from tests.spark.loading import load
 from tests.support.logs import tiny
-from walkit.errors import PayloadUnreachableError
+from walkit.errors import NotALoadError, OptionsError, PayloadUnreachableError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -38,6 +38,27 @@ def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Pat
     state = walkit.spark.replay(str(path)).collect()
     assert {bytes(row.key): bytes(row.value) for row in state} == values
     assert walkit.spark.diff(str(path), str(path)).count() == 0
+    with walkit.open(path, mode="r") as log:
+        links = {record.lsn: record.link for record in log.read(resolve="link") if record.link is not None}
     payloads.rename(tmp_path / "away")
-    with pytest.raises(PayloadUnreachableError, match="payload"), walkit.spark.errors():
-        load(spark, path).collect()
+    with pytest.raises(PayloadUnreachableError) as caught, walkit.spark.errors():
+        load(spark, path, partitions=1).filter("lsn >= 1").collect()
+    error = caught.value
+    assert error.location == str(path) and error.link is not None and f"{error.link[0]:016x}" in str(error)
+    assert error.lsn < first or tuple(error.link) == tuple(links[error.lsn])
+
+    as_links = walkit.spark.load(path, resolve="link", snapshot=True)
+    rows = {row.lsn: bytes(row.value) for row in as_links.filter(f"kind = {int(walkit.Kind.LINK)}").collect()}
+    assert {lsn: walkit.record.Link.decode(value) for lsn, value in rows.items() if lsn >= first} == links
+    assert min(rows) < first, "links of the snapshot, too"
+    with pytest.raises(NotALoadError):
+        walkit.spark.replay(as_links)
+    with pytest.raises(OptionsError):
+        walkit.spark.load(path, view="frames", resolve="link")
+    stream = (
+        spark.readStream.format("walkit").option("resolve", "link").option("claim", "none").load(str(path))
+    )
+    query = stream.writeStream.format("memory").queryName("links").trigger(availableNow=True).start()
+    assert query.awaitTermination(120)
+    found = spark.sql("SELECT lsn FROM links WHERE kind = 4").collect()
+    assert {row.lsn for row in found} == set(links)

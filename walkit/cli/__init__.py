@@ -13,7 +13,7 @@ from walkit.cli.arguments import parse
 from walkit.cli.interrupts import interrupts_kept
 from walkit.cli.output import drop_stdout, events_printed, open_streams, say, set_quiet, settle_stdout
 from walkit.cli.usage import UsageError
-from walkit.errors import CorruptionError, OptionsError, WalkitError
+from walkit.errors import CorruptionError, OptionsError, PayloadGoneError, WalkitError
 
 __all__ = ["main"]
 
@@ -61,6 +61,6 @@ def _words_of(error: Exception) -> str:
 
 
 def _code_of(error: Exception) -> int:
-    if isinstance(error, CorruptionError):
+    if isinstance(error, CorruptionError | PayloadGoneError):
         return FOUND
     return USAGE if isinstance(error, UsageError | OptionsError) else FAILED

@@ -17,7 +17,7 @@ from walkit.cli.dump import as_text
 from walkit.cli.output import bar, note, publish, saved, say
 from walkit.cli.values import PlaceAt
 from walkit.errors import CorruptionError
-from walkit.objects.entrance import log_at
+from walkit.objects.entrance import reader_at
 from walkit.read.reader import LogReader
 from walkit.state.diff import DELETED, INSERTED, DiffCounts, diff
 from walkit.state.diff_report import DiffReport, diff_report
@@ -79,7 +79,7 @@ def compare(args: argparse.Namespace) -> int:
 
 
 def _side(stack: ExitStack, place: PlaceAt) -> _Side:
-    reader = stack.enter_context(LogReader(log_at(place.path)))
+    reader = stack.enter_context(reader_at(place.path))
     newest = reader.last_lsn
     if place.lsn is not None and place.lsn > newest:
         refuse("lsn", place.lsn, f"the log {place.path} ends at LSN {newest:,}", newest)
@@ -137,9 +137,9 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
     cells = [
         (
             row["change"],
-            _cell(row["key"]),
-            _cell(row["left_value"], live=row["change"] != INSERTED),
-            _cell(row["right_value"], live=row["change"] != DELETED),
+            cell(row["key"]),
+            cell(row["left_value"], live=row["change"] != INSERTED),
+            cell(row["right_value"], live=row["change"] != DELETED),
             "" if row["left_lsn"] is None else f"{row['left_lsn']:,}",
             "" if row["right_lsn"] is None else f"{row['right_lsn']:,}",
         )
@@ -151,7 +151,7 @@ def _rows(found: pa.Table, total: int) -> Iterable[str]:
         yield f"... and {total - len(shown):,} more (--json lists all, --out FILE.csv or FILE.parquet saves all)"
 
 
-def _cell(data: bytes | None, *, live: bool = True) -> str:
+def cell(data: bytes | None, *, live: bool = True) -> str:
     """Return bytes as a person may read them: text if it can be printed, else hexadecimal; cut if long."""
     if data is None:
         return "(no value)" if live else ""

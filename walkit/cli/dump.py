@@ -17,11 +17,12 @@ import pyarrow as pa
 from walkit._internal.text import counted, lsn_range
 from walkit.cli.output import Bar, bar, note, saved, say, standard_output
 from walkit.cli.usage import UsageError
-from walkit.errors import CorruptionError
-from walkit.objects.entrance import log_at
+from walkit.errors import CorruptionError, PayloadError
+from walkit.objects.entrance import reader_at
 from walkit.read.damage_seen import DamageSeen, Seen
 from walkit.read.damaged import batches_with_damage
-from walkit.read.reader import LogReader, view_with_damage
+from walkit.read.read_api import with_values
+from walkit.read.reader import view_with_damage
 from walkit.read.view import View
 from walkit.record import RECORD_SCHEMA, Batch, Kind, to_datetime
 from walkit.storage.address import storage_at
@@ -42,7 +43,8 @@ def dump(args: argparse.Namespace) -> int:
     """Write the records of [--from, --to] as they are now: of a live log what is on stable storage.
 
     Damage in the middle ends the dump with exit code 1; what is before it has been written, also to --out. With
-    --damaged it continues, with the records that damaged frames still hold, and returns 1 at its end.
+    --damaged it continues, with the records that damaged frames still hold, and returns 1 at its end. Values in payload
+    logs are fetched; one that is gone ends the dump as damage does. With --damaged links stay links.
     """
     form = args.format or "json"
     if args.json and form != "json":
@@ -50,24 +52,21 @@ def dump(args: argparse.Namespace) -> int:
     if form == "parquet" and args.out is None:
         raise UsageError("--format parquet needs --out FILE")
     damage: Counter[str] = Counter()
-    if args.damaged:
-        batches, total = _with_damage(args, lambda one: _note(damage, one))
-    else:
-        with LogReader(log_at(args.log)) as reader:
+    with contextlib.ExitStack() as stack:
+        if args.damaged:
+            batches, total = _with_damage(args, lambda one: _note(damage, one))
+        else:
+            reader = stack.enter_context(reader_at(args.log, payload_log=args.payload_log))
             seen = reader.source.now()
-        view, newest = seen.view, seen.last_lsn
-        first, last = _bounds(view, newest, args.first_lsn, args.last_lsn)
-        batches = (
-            view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
-            if first <= last
-            else iter(())
+            view, newest = seen.view, seen.last_lsn
+            first, last = _bounds(view, newest, args.first_lsn, args.last_lsn)
+            found = view.batches(first, last, records=BATCH_RECORDS, whole_bytes=BATCH_BYTES)
+            batches = with_values(reader, found if first <= last else ())
+            total = last - first + 1
+        progress = stack.enter_context(bar(f"dump {args.log}", " records")) if args.out else None
+        sink = stack.enter_context(
+            _stdout() if args.out is None else saved(args.out, keep=(CorruptionError, PayloadError))
         )
-        total = last - first + 1
-    place = _stdout() if args.out is None else saved(args.out, keep=(CorruptionError,))
-    with (
-        bar(f"dump {args.log}", " records") if args.out else contextlib.nullcontext() as progress,
-        place as sink,
-    ):
         written = WRITERS[form](sink, _counted(batches, progress, total), args.damaged)
     if args.out is not None:
         note(f"{counted(written, 'record')} saved as {args.out}")
@@ -107,7 +106,7 @@ def _stdout() -> Iterator[BinaryIO]:
     sink = standard_output()
     try:
         yield sink
-    except CorruptionError:
+    except (CorruptionError, PayloadError):
         sink.flush()
         raise
     sink.flush()

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 from walkit._internal.text import aligned, bounds, counted
+from walkit.cli.compare import cell
 from walkit.cli.output import bar, publish, say
-from walkit.errors import CorruptionError
+from walkit.cli.usage import UsageError
+from walkit.errors import CorruptionError, PayloadUnreachableError
+from walkit.objects.entrance import reader_at
+from walkit.objects.payload_check import check_payloads
 from walkit.objects.salvage import salvage as salvage_log
 from walkit.objects.verify import scan
 from walkit.objects.verify import verify as verify_log
+from walkit.read.payloads import LINK_HEAD, LinkFacts
 from walkit.recovery.repair import repair as repair_log
 from walkit.recovery.scan_report import (
     FrameRow,
@@ -25,11 +32,17 @@ from walkit.recovery.scan_report import (
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""
+FRAME_WIDTHS = (8, 15, 21, 9, 11, 11, 5, 15, 24, 6)
+FRAME_HEAD = (
+    *("segment", "position", "LSN", "records", "bytes", "raw bytes", "codec"),
+    *("promise", "sealed", "intact"),
+)
+LINK_WIDTHS = (15, 10, 16, 16, 15, 11, 8, 0)
 IN_ORDER = (Verdict.INTACT, Verdict.NOT_READ, Verdict.UNUSED, Verdict.IN_PROGRESS)
 
 
 def inspect(args: argparse.Namespace) -> int:
-    """Show marks and segments, and the frames on request. Returns 1 for a problem."""
+    """Show marks and segments, and the frames and links on request. Returns 1 for a problem."""
     with bar(f"inspect {args.log}") as progress:
         report = scan(args.log, bodies=args.frames, progress=progress)
 
@@ -38,26 +51,56 @@ def inspect(args: argparse.Namespace) -> int:
         if args.frames:
             yield ""
             yield from _frames(report)
+        if args.links:
+            yield ""
+            yield from _aligned_to(LINK_WIDTHS, LINK_HEAD, (link.cells(cell) for link in _links(args)))
         yield from (*_ranges(report), *_said(report))
 
     def plain() -> dict[str, Any]:
         frames = {"frames": [row._asdict() for row in report.frame_rows()]} if args.frames else {}
-        return report.to_dict() | frames
+        found = {"links": [_plain_link(link) for link in _links(args)]} if args.links else {}
+        return report.to_dict() | frames | found
 
     publish("inspect", lines, plain, as_json=args.json, out=args.out)
     return 1 if report.problems else 0
 
 
 def verify(args: argparse.Namespace) -> int:
-    """Check everything. Returns 1 if something promised is not in order."""
+    """Check everything. Returns 1 if something promised is not in order, 3 if only payload logs cannot be reached."""
+    if args.payload_log is not None and not args.payloads:
+        raise UsageError("--payload-log is for --payloads")
     with bar(f"verify {args.log}") as progress:
         report = verify_log(args.log, progress=progress)
+    if args.payloads:
+        with bar(f"payloads of {args.log}", " LSNs") as progress:
+            report = check_payloads(report, args.log, progress, payload_log=args.payload_log)
 
     def lines() -> list[str]:
         return [f"verify of {report.location} ({report.state})", *_ranges(report), *_said(report)]
 
     publish("verify", lines, report.to_dict, as_json=args.json, out=args.out)
-    return 0 if report.ok else 1
+    is_damaged = any(not isinstance(problem.error, PayloadUnreachableError) for problem in report.problems)
+    return 0 if report.ok else 1 if is_damaged else 3
+
+
+def _links(args: argparse.Namespace) -> Iterator[LinkFacts]:
+    """Yield the links of a log, as far as it can be read: its damage is in the report."""
+    with suppress(CorruptionError), reader_at(args.log, payload_log=args.payload_log) as reader:
+        yield from LinkFacts.all_of(reader.read())
+
+
+def _plain_link(facts: LinkFacts) -> dict[str, Any]:
+    log_id, epoch_id, lsn, length, crc32c, kind = facts.link
+    return {
+        "lsn": facts.lsn,
+        "kind": str(kind),
+        "payload_log_id": log_id,
+        "epoch_id": epoch_id,
+        "payload_lsn": lsn,
+        "length": length,
+        "crc32c": crc32c,
+        "error": facts.error or None,
+    }
 
 
 WAYS_ON = (
@@ -152,22 +195,15 @@ def _said(report: ScanReport) -> list[str]:
 
 
 def _frames(report: ScanReport) -> Iterator[str]:
-    widths = (8, 15, 21, 9, 11, 11, 5, 15, 24, 6)
-    names = (
-        "segment",
-        "position",
-        "LSN",
-        "records",
-        "bytes",
-        "raw bytes",
-        "codec",
-        "promise",
-        "sealed",
-        "intact",
-    )
-    yield "  ".join(name.rjust(width) for name, width in zip(names, widths, strict=True))
-    for row in report.frame_rows():
-        yield "  ".join(cell.rjust(width) for cell, width in zip(_frame_cells(row), widths, strict=True))
+    yield from _aligned_to(FRAME_WIDTHS, FRAME_HEAD, map(_frame_cells, report.frame_rows()))
+
+
+def _aligned_to(
+    widths: tuple[int, ...], head: tuple[str, ...], rows: Iterable[tuple[str, ...]]
+) -> Iterator[str]:
+    """Yield lines of a table that is not held in memory."""
+    for row in chain([head], rows):
+        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _frame_cells(row: FrameRow) -> tuple[str, ...]:

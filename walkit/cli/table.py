@@ -21,6 +21,9 @@ COMMANDS = """
 [log]
   LOG  folder of the log
 
+[payload log]
+  --payload-log PLACE  look for a payload log there first
+
 [report]
   --json  print JSON to standard output
   --out FILE  save it there; with --json, as JSON
@@ -46,6 +49,8 @@ inspect walkit.cli.look:inspect
   $ walkit inspect orders.log --frames
   + log
   --frames  also list every frame, read whole
+  --links  also list every link to a payload log, with its value
+  + payload log
   + report
 
 dump walkit.cli.dump:dump
@@ -54,6 +59,7 @@ dump walkit.cli.dump:dump
   + log
   --format json|csv|parquet  json: one object per line (default); parquet needs --out
   --json  the same as --format json
+  + payload log
   --damaged  also print the records that damaged frames still hold, with a column for verified ones
   --from LSN>first_lsn  first record (default: the oldest)
   --to LSN>last_lsn  last record (default: the newest)
@@ -63,6 +69,8 @@ verify walkit.cli.look:verify
   check every byte of a log that was promised|; changes nothing and disturbs no writer
   $ walkit verify orders.log --json
   + log
+  --payloads  also read and check the values in payload logs; exits with 3 if these alone cannot be reached
+  + payload log
   + report
 
 repair walkit.cli.look:repair

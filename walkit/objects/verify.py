@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Final, Literal, TypeAlias, cast
 
-from walkit._internal.arguments import check_progress
+from walkit._internal.arguments import check_progress, refuse
 from walkit._internal.text import counted
 from walkit.errors import CorruptionError, DivergenceError, GapError, ObjectMissingError, WalkitError
 from walkit.format.frame import decode_frame
@@ -24,6 +24,7 @@ from walkit.objects.layout import (
     object_key,
     vouched_place,
 )
+from walkit.objects.payload_check import check_payloads
 from walkit.objects.view import ObjectEnd, fault_of, place_before
 from walkit.recovery.judge import verdict_of
 from walkit.recovery.log_scan import Progress
@@ -63,17 +64,33 @@ def scan(path: AnyPlace, *, bodies: bool = True, progress: Progress | None = Non
     return examine_objects(store, "scan", bodies=bodies, progress=progress)
 
 
-def verify(path: AnyPlace, *, progress: Progress | None = None) -> ScanReport:
+def verify(
+    path: AnyPlace,
+    *,
+    payloads: bool = False,
+    payload_log: AnyPlace | None = None,
+    progress: Progress | None = None,
+) -> ScanReport:
     """Check everything that can be checked without a writer: what `scan` checks, and more.
 
     Beyond `scan`: that every body decodes, that the manifest's facts agree with each other and with the frames
     (counts, LSNs, chains, epochs), and that the durable slot agrees with them. Claims, cursors and other files are
     noted. Raises what `scan` raises.
+
+    With `payloads` the values in payload logs are read, too, of each link in a record or a snapshot, and checked by
+    length and CRC-32C; `payload_log` is where to look first. Each one that is lost is a problem with a
+    PayloadGoneError, up to 1,000, which are counted from then on. Each payload log that cannot be reached is one with a
+    PayloadUnreachableError, and its other values are counted. About 8 MiB of values are in memory, or one larger value;
+    `progress` is then called with (LSNs passed, LSNs to pass).
     """
+    if payload_log is not None and not payloads:
+        refuse("payload_log", payload_log, "only with payloads=True")
     store = object_store_of(path)
     if store is None:
-        return verify_folder(cast(Place, path), progress=progress)
-    return examine_objects(store, "verify", progress=progress)
+        report = verify_folder(cast(Place, path), progress=progress)
+    else:
+        report = examine_objects(store, "verify", progress=progress)
+    return check_payloads(report, path, progress, payload_log=payload_log) if payloads else report
 
 
 def examine_objects(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count, islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -25,7 +25,7 @@ from walkit.errors import (
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import Manifest
 from walkit.read.view import PayloadSource, View
-from walkit.record import Batch, Kind, Link, LinkedRecord, Record
+from walkit.record import SHOWN_BYTES, Batch, Kind, Link, LinkedRecord, Record
 
 LINK: Final = int(Kind.LINK)
 LOGS_KEY: Final = "payload_logs"
@@ -260,6 +260,42 @@ class Payloads:
             ) from error
 
 
+class LinkFacts(NamedTuple):
+    """A link of a record, with the beginning of its value, or why the value cannot be had."""
+
+    lsn: int
+    link: Link
+    value: bytes | None
+    error: str
+
+    @classmethod
+    def all_of(cls, records: Iterable[Record]) -> Iterator[LinkFacts]:
+        """Yield the facts of each record with a link. Once a payload log cannot be reached, it is not tried again."""
+        away: dict[int, str] = {}
+        for record in records:
+            link = record.link
+            if link is None:
+                continue
+            value, error = None, away.get(link.log_id, "")
+            try:
+                value = None if error else (record.value or b"")[:SHOWN_BYTES]
+            except PayloadError as caught:
+                error = str(caught)
+                if isinstance(caught, PayloadUnreachableError):
+                    away[link.log_id] = "its payload log cannot be reached"
+            yield cls(record.lsn, link, value, error)
+
+    def cells(self, words: Callable[[bytes], str]) -> tuple[str, ...]:
+        """Return them as text for the columns `LINK_HEAD`; `words` makes text of a value."""
+        link = self.link
+        ids, crc = (f"{link.log_id:016x}", f"{link.epoch_id:016x}"), f"{link.crc32c:08x}"
+        said = self.error if self.value is None else words(self.value)
+        return f"{self.lsn:,}", str(link.kind), *ids, f"{link.lsn:,}", f"{link.length:,}", crc, said
+
+
+LINK_HEAD = ("LSN", "stands for", "payload log", "epoch", "LSN there", "bytes", "CRC-32C", "value")
+
+
 def _runs(wanted: list[_Wanted]) -> Iterator[list[_Wanted]]:
     """Yield the wanted values in parts that are read together, in order of log and LSN."""
     run: list[_Wanted] = []
@@ -299,7 +335,13 @@ class _Ahead:
                     if end > row and size + link.length > AHEAD_BYTES:
                         break
                     end, size = end + 1, size + link.length
-                found = self._payloads.values(self._lsns[row:end], self._links[row:end])
+                try:
+                    found = self._payloads.values(self._lsns[row:end], self._links[row:end])
+                except PayloadError:
+                    if end == row + 1:
+                        raise
+                    end = row + 1  # a later value that is lost takes none with it
+                    found = self._payloads.values(self._lsns[row:end], self._links[row:end])
                 self._ready.update(zip(range(row, end), found, strict=True))
                 self._next = end
             return self._ready.pop(row)

@@ -160,11 +160,7 @@ class ReadApi(ABC):
         check_choice(resolve, ("value", "link"), "resolve")
         batches: Iterator[pa.RecordBatch] = iter(self._scan(first_lsn, last_lsn, View.batches))
         if resolve == "value":
-            batches = (
-                whole
-                for batch in batches
-                for whole in (self.payloads.batches(batch) if has_links(batch) else (batch,))
-            )
+            batches = with_values(self, batches)
         return pa.RecordBatchReader.from_batches(record_schema(), batches)
 
     def _scan(self, first_lsn: int | None, last_lsn: int | None, batches: Batches) -> ResumableScan:
@@ -187,6 +183,12 @@ class ReadApi(ABC):
     def __iter__(self) -> Iterator[Record]:
         """Yield all records as they are now."""
         return self.read()
+
+
+def with_values(log: ReadApi, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a log with the values of links, fetched some megabytes at a time."""
+    for batch in batches:
+        yield from log.payloads.batches(batch) if has_links(batch) else (batch,)
 
 
 def resolved(log: ReadApi, batches: Iterable[pa.RecordBatch]) -> Iterator[Record]:

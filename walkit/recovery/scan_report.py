@@ -212,6 +212,9 @@ class ScanReport:
     frames_checked: int
     records_checked: int
     bytes_checked: int
+    payloads_checked: int | None = None
+    """Values in payload logs that were read and are right; None if they were not to be checked."""
+    payload_bytes_checked: int = 0
     duration_s: float
     verdict: tuple[RangeVerdict, ...]
     segments: tuple[SegmentFacts, ...]
@@ -274,6 +277,12 @@ class ScanReport:
             f"{counted(self.frames_checked, 'frame')}, {counted(self.records_checked, 'record')} and "
             f"{counted(self.bytes_checked, 'byte')} in {counted(filled, 'segment')}"
         )
+        if self.payloads_checked is not None:
+            values, size = (
+                counted(self.payloads_checked, "value"),
+                counted(self.payload_bytes_checked, "byte"),
+            )
+            checked += f", and {values} of {size} in payload logs"
         rest = unread(self.not_read)
         if self.problems:
             return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact{rest}"

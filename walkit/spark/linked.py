@@ -8,20 +8,23 @@ from contextlib import ExitStack
 import pyarrow as pa
 
 from walkit.objects.entrance import object_store_of, reader_at
-from walkit.read.read_api import has_links
+from walkit.read.read_api import Resolve, has_links
 from walkit.read.reader import LogReader
 from walkit.record import is_link
 from walkit.storage.address import StorageOptions
 
 
 def with_values(
-    path: str, options: StorageOptions | None, batches: Iterable[pa.RecordBatch]
+    path: str, options: StorageOptions | None, batches: Iterable[pa.RecordBatch], resolve: Resolve = "value"
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the batches of the log at `path` with values instead of links, in bounded memory.
+    """Yield the batches of the log at `path` with values instead of links, in bounded memory; or with the links.
 
     The log is opened when the first link comes. PayloadGoneError, PayloadUnreachableError: a task must reach the
     payload logs that the log's manifest names.
     """
+    if resolve == "link":
+        yield from batches
+        return
     with ExitStack() as stack:
         log: LogReader | None = None
         for batch in batches:

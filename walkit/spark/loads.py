@@ -24,6 +24,7 @@ from pyspark.sql.utils import is_remote
 
 from walkit._internal.arguments import refuse
 from walkit.errors import GapError, NotALoadError
+from walkit.read.read_api import Resolve
 from walkit.spark.errors import errors, require_open
 from walkit.spark.facts import SOURCE_NAME, TOUCHED_KEY, LogFacts
 from walkit.spark.options import HIDDEN, NEWEST_OF, ONLY, PLANNED, TOUCHED_FROM, Mode, View
@@ -54,14 +55,17 @@ def load(
     partitions: int | None = None,
     view: View = "records",
     mode: Mode = "failfast",
+    resolve: Resolve = "value",
     storage_options: Mapping[str, Any] | None = None,
 ) -> DataFrame:
     """Return a log's records, or another view of it, as a DataFrame: `spark.read.format("walkit")` with these options.
 
     `path` is a folder, the URL of a log on object storage, a list or a pattern. Bounds are inclusive; `since` and
-    `until` are times with a zone. The DataFrame shows the log as it is now, however it grows. `storage_options` are
-    those of `walkit.open`: tasks get them with the plan, and no plan, error or page of Spark's shows them. Without them
-    each executor takes its environment's, as it has to over Spark Connect.
+    `until` are times with a zone. The DataFrame shows the log as it is now, however it grows. With `resolve="link"` a
+    value in a payload log comes as its link, in a record of kind link; `replay` and the others refuse such a DataFrame.
+
+    `storage_options` are those of `walkit.open`: tasks get them with the plan, and no plan, error or page of Spark's
+    shows them. Without them each executor takes its environment's, as it has to over Spark Connect.
 
     Raises walkit's own errors, also those that Spark wraps: LogNotFoundError, NotALogError, OptionsError, and GapError
     for a bound below the oldest record.
@@ -81,6 +85,7 @@ def load(
         "partitions": partitions,
         "view": view,
         "mode": mode,
+        "resolve": None if resolve == "value" else resolve,
         STORAGE: None if storage_options is None else json.dumps(dict(storage_options)),
     }
     given = {name: str(value) for name, value in options.items() if value is not None}
@@ -134,7 +139,9 @@ class Load:
             raise _no_load(what, "a stream: spark.read instead of spark.readStream")
         logs = tuple(LogFacts.all_of(log)) if is_load(log) else ()
         if not logs:
-            raise _no_load(what, "a DataFrame after other steps, or with a schema or view of its own")
+            raise _no_load(
+                what, "a DataFrame after other steps, with links, or with a schema or view of its own"
+            )
         return cls(log, logs, tuple(facts.last_lsn for facts in logs), what)
 
     @property

@@ -20,6 +20,7 @@ from walkit._internal.arguments import check_choice, refuse
 from walkit.errors import LogNotFoundError, OptionsError
 from walkit.format.file_names import is_cursor_name
 from walkit.format.layout import CLAIM_LEASE_US_MAX
+from walkit.read.read_api import Resolve
 from walkit.spark.facts import LogFacts
 from walkit.storage.address import FILES, StorageOptions, is_object_url, storage_at
 
@@ -28,12 +29,13 @@ View: TypeAlias = Literal["records", "frames", "segments", "damage", "changes"]
 Mode: TypeAlias = Literal["failfast", "permissive"]
 VIEWS: tuple[View, ...] = ("records", "frames", "segments", "damage", "changes")
 MODES: tuple[Mode, ...] = ("failfast", "permissive")
+RESOLVE: tuple[Resolve, ...] = ("value", "link")
 OF_FOLDERS = ("segments", "damage", "permissive")
 """Views and modes that a log on object storage does not have."""
 
 OF_A_LOAD = (
     *("path", "bodies", "firstLsn", "lastLsn", "mode", "partitions"),
-    *("since", "snapshot", "storageOptions", "until", "view"),
+    *("resolve", "since", "snapshot", "storageOptions", "until", "view"),
 )
 OF_A_STREAM = ("claim", "claimSeconds", "failOnDataLoss", "maxBytesPerTrigger", "maxRecordsPerTrigger")
 OPTIONS = (*OF_A_LOAD, *OF_A_STREAM)
@@ -101,6 +103,8 @@ class LoadOptions:
     storage_options: StorageOptions | None
     """Endpoint, region and credentials of object storage; without them the environment of each process has them."""
     snapshot: bool
+    resolve: Resolve
+    """Whether tasks fetch the values of links, or hand out records of kind link."""
     bodies: bool
     """Whether view "frames" reads the bodies, to verify their checksums."""
     claim: str | None
@@ -169,6 +173,7 @@ def read_options(options: Mapping[str, Any]) -> LoadOptions:
         storage_options=_storage_options(given),
         snapshot=_switch(given, "snapshot"),
         fail_on_data_loss=_switch(given, "failOnDataLoss", "true"),
+        resolve=cast("Resolve", _one_of(given, "resolve", RESOLVE)),
         bodies=_switch(given, "bodies"),
         claim=_claim(given),
         claim_s=_number(given, "claimSeconds") or CLAIM_S_DEFAULT,
@@ -214,7 +219,7 @@ def _check(found: LoadOptions) -> None:
             found.until,
         )
     if found.view != "records":
-        found.refuse(("snapshot",), f"is for view 'records', and this is view {found.view!r}")
+        found.refuse(("resolve", "snapshot"), f"is for view 'records', and this is view {found.view!r}")
     if found.view != "frames":
         found.refuse(("bodies",), f"is for view 'frames', and this is view {found.view!r}")
     if found.mode == "permissive":

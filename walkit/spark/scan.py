@@ -15,6 +15,7 @@ from walkit.format.frame import FrameHeader, FrameIdentity
 from walkit.format.manifest import Manifest
 from walkit.objects.view import ObjectView
 from walkit.read.ranges import FrameRange, PlannedSegments, ranges_of, read_headers, read_ranges
+from walkit.read.read_api import Resolve
 from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan as scan_log
 from walkit.segments.history import LogPoint
@@ -60,7 +61,13 @@ class RangePart(NamedTuple):
     planned: PlannedSegments | PlannedBulks
 
     def batches(
-        self, path: str, *, first_lsn: int, last_lsn: int, keys: pa.Array | None = None
+        self,
+        path: str,
+        *,
+        first_lsn: int,
+        last_lsn: int,
+        keys: pa.Array | None = None,
+        resolve: Resolve = "value",
     ) -> Iterator[pa.RecordBatch]:
         """Yield the records within the bounds, which are inclusive, of the log at `path`, with values of links.
 
@@ -68,11 +75,10 @@ class RangePart(NamedTuple):
         """
         if isinstance(self.planned, PlannedBulks):
             found = self.planned.batches(first_lsn=first_lsn, last_lsn=last_lsn, keys=keys)
-            return with_values(path, self.planned.options, found)
+            return with_values(path, self.planned.options, found, resolve)
         bounds: Any = {"first_lsn": first_lsn, "last_lsn": last_lsn}
-        return with_values(
-            path, None, read_ranges(path, self.ranges, planned=self.planned, keys=keys, **bounds)
-        )
+        found = read_ranges(path, self.ranges, planned=self.planned, keys=keys, **bounds)
+        return with_values(path, None, found, resolve)
 
     def headers(
         self, path: str, first_lsn: int | None, last_lsn: int | None, *, bodies: bool
@@ -104,6 +110,7 @@ class Scan:
     """The number of partitions asked for."""
     last_lsn: int
     """The last LSN that is taken from either."""
+    resolve: Resolve = "value"
     only: frozenset[bytes] | None = None
     """Where there are keys: only their records."""
     newest_of: tuple[int, ...] = ()
@@ -173,6 +180,7 @@ def plan_log(path: str, options: LoadOptions) -> Scan:
         frames_from=max(view.manifest.low_watermark + 1, base + 1, first_lsn or 0),
         parts=parts,
         last_lsn=end,
+        resolve=options.resolve,
         only=options.only,
         newest_of=options.newest_of,
         touched_from=(options.touched_from or 0) if touched else 0,
@@ -240,6 +248,7 @@ def _plan_intact(path: str, options: LoadOptions) -> Scan:
         frames_from=max(low + 1, options.first_lsn or 0),
         parts=options.partitions,
         last_lsn=end,
+        resolve=options.resolve,
     )
 
 

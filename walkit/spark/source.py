@@ -150,7 +150,8 @@ class Loaded:
             return list(STRUCTS[self.options.view].fields)
         lsn, *others = RECORD_STRUCT.fields
         (first, *more) = self.plans
-        if not isinstance(first, Scan) or self.options.given & {NEWEST_OF, ONLY}:
+        own = self.options.given & {NEWEST_OF, ONLY} or self.options.resolve == "link"
+        if not isinstance(first, Scan) or own:
             return [lsn, *others]
         noted = first.facts.to_metadata()
         if more:
@@ -267,12 +268,12 @@ class WalkitReader(DataSourceReader):
             self._of_keys(batch.filter(pc.less_equal(batch.column("lsn"), self.scan.last_lsn)))
             for batch in snapshot_batches(files, part.lsn, part.identity)
         )
-        return with_values(self.scan.path, self.scan.storage_options, found)
+        return with_values(self.scan.path, self.scan.storage_options, found, self.scan.resolve)
 
     def _of_ranges(self, part: RangePart, first_lsn: int = 0) -> Iterator[pa.RecordBatch]:
         scan, first = self.scan, max(first_lsn, self.scan.frames_from)
-        keys = self._keys()
-        for batch in part.batches(scan.path, first_lsn=first, last_lsn=scan.last_lsn, keys=keys):
+        bounds: Any = {"first_lsn": first, "last_lsn": scan.last_lsn, "keys": self._keys()}
+        for batch in part.batches(scan.path, resolve=scan.resolve, **bounds):
             yield self._of_keys(batch)
 
     def _of_keys(self, batch: pa.RecordBatch) -> pa.RecordBatch:

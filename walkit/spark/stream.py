@@ -183,7 +183,8 @@ class WalkitStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the records of one task, every frame verified, as batches of the wanted columns."""
         part = partition.value
         wanted = to_arrow_schema(self.schema, timezone="UTC")
-        batches = part.frames.batches(self.path, first_lsn=part.first_lsn, last_lsn=part.last_lsn)
+        bounds = {"first_lsn": part.first_lsn, "last_lsn": part.last_lsn}
+        batches = part.frames.batches(self.path, **bounds, resolve=self.options.resolve)
         if self.options.view == "changes":
             options = self.options.storage_options
             batches = changes_of(self.path, part.first_lsn, batches, part.frames.planned.end, options)

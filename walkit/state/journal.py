@@ -9,6 +9,7 @@ anything of it is queued (`walkit.state.admission`).
 
 from __future__ import annotations
 
+import weakref
 from array import array
 from dataclasses import dataclass
 
@@ -20,10 +21,9 @@ from walkit._internal.text import counted
 from walkit.commit.frame import SealedFrame
 from walkit.config import StoreOptions
 from walkit.format.layout import SegmentFlag
-from walkit.log.live_log import Contents
-from walkit.log.parts import LogParts
+from walkit.log.wal import WriteAheadLog
 from walkit.read.view import LogView, View, frames_to_batches
-from walkit.record import Batch, Record
+from walkit.record import Batch, Kind, Record
 from walkit.segments.frame_walk import FrameWalk
 from walkit.state.admission import Admission
 from walkit.state.applier import FrameFeed
@@ -88,12 +88,14 @@ class Ring:
 class Journal:
     """The ring of an open store, and the admission to it. Safe from any thread."""
 
-    def __init__(self, contents: Contents, last_lsn: int, admission: Admission) -> None:
+    def __init__(self, log: WriteAheadLog, last_lsn: int, admission: Admission) -> None:
         """Enter the log's records from the newest checkpoint to `last_lsn`, as far back as there are slots.
 
         Reads headers alone.
         """
-        self._contents = contents
+        # The log's threads feed this: it must not keep the log from being dropped.
+        self._log = weakref.ref(log)
+        self._contents = contents = log.parts.contents
         self._admission = admission
         self._ring = Ring(admission.slots)
         first = max(admission.checkpoint_lsn + 1, last_lsn - admission.slots + 1, contents.first_lsn)
@@ -144,10 +146,13 @@ class Journal:
         """Read the record of an LSN, one frame of the log alone; None if `lookup` finds nothing.
 
         If it was compacted since, a segment is read; None if the record was superseded and dropped. CorruptionError if
-        the frame is not intact, GapError if the log drops it meanwhile.
+        the frame is not intact, GapError if the log drops it meanwhile. A value in a payload log is fetched when it is
+        used, as `read` does.
         """
-        entry = self.lookup(lsn)
-        return None if entry is None else _read(self._contents.view(), entry)
+        entry, log = self.lookup(lsn), self._log()
+        record = None if entry is None else _read(self._contents.view(), entry)
+        is_link = record is not None and record.kind is Kind.LINK
+        return log.payloads.record(record) if record and is_link and log else record
 
     def __repr__(self) -> str:
         return f"<Journal of {counted(self.slots, 'slot')}, {self.remaining_capacity:,} free>"
@@ -206,19 +211,20 @@ def admission_of(options: StoreOptions, on_full: str) -> Admission | None:
 
 
 def start_journal(
-    parts: LogParts,
+    log: WriteAheadLog,
     checkpointer: Checkpointer,
     options: StoreOptions,
     feed: FrameFeed,
     admission: Admission | None,
 ) -> Journal | None:
     """Start the parts that the options add to the table: a journal, and a thread that takes checkpoints."""
-    journal, after, core = None, options.checkpoint_after, parts.core
+    parts, journal, after = log.parts, None, options.checkpoint_after
+    core = parts.core
     if admission is not None:
         admission.begin(checkpointer.snapshot_lsn)
         checkpointer.on_snapshot = admission.saved
         parts.lifetime.on_close(admission.end, first=True)
-        journal = Journal(parts.contents, core.acked_lsn, admission)
+        journal = Journal(log, core.acked_lsn, admission)
         feed.add(journal.feed)
     if after is not None:
         by_itself = CheckpointThread(

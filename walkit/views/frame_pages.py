@@ -18,9 +18,11 @@ from walkit.format.frame import FrameFault, FrameHeader, check_body, check_heade
 from walkit.format.frame_fields import records_left
 from walkit.format.layout import FRAME_HEADER_BYTES, SEGMENT_HEADER_BYTES
 from walkit.format.segment import SegmentHeader
+from walkit.objects.entrance import reader_at
 from walkit.read.damaged import unverified
+from walkit.read.payloads import LinkFacts
 from walkit.read.view import frames_to_batches
-from walkit.record import Batch, Record
+from walkit.record import Batch, Kind, Record, is_link
 from walkit.recovery.survey import next_frame
 from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.history import open_segment
@@ -28,6 +30,7 @@ from walkit.segments.index_file import read_index
 from walkit.storage.interface import StorageFile
 from walkit.views.jobs import Job
 from walkit.views.log_outline import EpochFile, Outline, SegmentLine
+from walkit.views.workspace import LogPath
 
 PAGE_FRAMES = 100
 """Most frames of a page."""
@@ -81,6 +84,8 @@ class FrameView:
     """None if the body was not read."""
     records: tuple[Record, ...] = ()
     """The first of its records; empty if the body was not decoded."""
+    links: tuple[LinkFacts, ...] = ()
+    """The links to payload logs among these records."""
 
 
 class SegmentFrames:
@@ -189,13 +194,13 @@ def frame_around(outline: Outline, position: int, job: Job) -> FrameView:
         start = max(position, frames.header.start_position)
         exact = _header_at(frames, start)
         if exact is not None:
-            return _view(frames, line, exact)
+            return _view(frames, line, exact, outline.place)
         for number, (item, _) in enumerate(frames.walk(frames.starts(position)[-1])):
             if not number % CHECK_FRAMES:
                 job.check()
             end = item.end_position
             if end > position:
-                return _view(frames, line, item)
+                return _view(frames, line, item, outline.place)
     text = f"it is after the last frame of segment {line.number}: space made ahead"
     refuse("position", position, text)
 
@@ -215,7 +220,7 @@ def _header_at(frames: SegmentFrames, position: int) -> FrameHeader | None:
     return header if (header.log_id, header.epoch_id) == (segment.log_id, segment.epoch_id) else None
 
 
-def _view(frames: SegmentFrames, line: SegmentLine, item: Item) -> FrameView:
+def _view(frames: SegmentFrames, line: SegmentLine, item: Item, place: LogPath | None) -> FrameView:
     offset = frames.header.offset_of(item.position)
     if isinstance(item, Damage):
         data = frames.file.read(offset, min(item.end_position - item.position, DAMAGE_READ_BYTES))
@@ -253,7 +258,17 @@ def _view(frames: SegmentFrames, line: SegmentLine, item: Item) -> FrameView:
         verdict=verdict,
         intact=fault is None and not undecoded,
         records=records,
+        links=_links_of(place, records),
     )
+
+
+def _links_of(place: LogPath | None, records: tuple[Record, ...]) -> tuple[LinkFacts, ...]:
+    """Return the links of records, with the values that can be had."""
+    linked = [record for record in records if record.kind is Kind.LINK and is_link(record.value)]
+    if place is None or not linked:
+        return ()
+    with reader_at(place) as reader:
+        return tuple(LinkFacts.all_of(map(reader.payloads.record, linked)))
 
 
 def _first_records(header: FrameHeader, data: bytes) -> Iterator[Record]:

@@ -16,8 +16,7 @@ from typing import Literal, TypeAlias
 from walkit._internal.text import bounds
 from walkit.errors import WalkitError
 from walkit.measure import load
-from walkit.objects.entrance import log_at
-from walkit.read.reader import LogReader
+from walkit.objects.entrance import reader_at
 from walkit.storage.address import FILES, is_object_url
 from walkit.views.live import LiveView, view_of_run
 from walkit.views.overview import Point
@@ -56,7 +55,7 @@ def given(paths: Iterable[str]) -> tuple[Given, ...]:
         if is_object_url(real) or os.path.isdir(real):
             if os.path.isdir(real.removeprefix(FILES)):
                 refuse_wrong_kind(Path(real.removeprefix(FILES)), path)
-            with LogReader(log_at(real)):
+            with reader_at(real):
                 found[Given(real, "log")] = None
         else:
             if not os.path.exists(real) and os.path.isfile(real + ".parquet"):
@@ -80,7 +79,7 @@ class ReaderSource:
     """A log that another process may be writing, through a reader."""
 
     def __init__(self, path: str) -> None:
-        self._reader = LogReader(log_at(path))
+        self._reader = reader_at(path)
         self._start_ns = self._looked_ns = perf_counter_ns()
         self._next_ns = 0
         self._problem: str | None = None

@@ -12,6 +12,8 @@ from walkit.format.frame import FrameHeader
 from walkit.format.frame_fields import frame_fields
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.read.payloads import LINK_HEAD
+from walkit.record import Kind, Link, Record, is_link
 from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text
 from walkit.storage.address import FILES
 from walkit.storage.object_files import COUNTER
@@ -171,12 +173,18 @@ def records_html(view: FrameView) -> Markup:
     if not view.records or not isinstance(header, FrameHeader):
         return Markup("")
     rows = [
-        (f"{r.lsn:,}", str(r.kind), bytes_words(r.key), bytes_words(r.value), str(r.timestamp or ""))
+        (f"{r.lsn:,}", str(r.kind), bytes_words(r.key), value_words(r), str(r.timestamp or ""))
         for r in view.records
     ]
     first = f", the first {RECORDS_SHOWN_MAX}" if header.records > len(view.records) else ""
     head = ("LSN", "kind", "key", "value", "timestamp")
-    return _details(f"{counted(header.records, 'record')}{first}", table(rows, head, right=(0,)), opened=True)
+    shown = _details(
+        f"{counted(header.records, 'record')}{first}", table(rows, head, right=(0,)), opened=True
+    )
+    if not view.links:
+        return shown
+    links = table([facts.cells(bytes_words) for facts in view.links], LINK_HEAD, right=(0, 4, 5))
+    return join([shown, _details(counted(len(view.links), "link"), links, opened=True)])
 
 
 def _details(title: str, content: Markup, *, opened: bool = False) -> Markup:
@@ -193,6 +201,16 @@ def bytes_words(data: bytes | None) -> str:
     return (f'"{text}"' if text.isprintable() and "�" not in text else f"0x{part.hex()}") + more
 
 
+def value_words(record: Record) -> str:
+    """Return the value of a record as a person reads it; for a link, what it links to."""
+    if record.kind is not Kind.LINK or not is_link(record.value):
+        return bytes_words(record.value)
+    link = Link.decode(record.value)
+    return (
+        f"{link.kind} of {counted(link.length, 'byte')} in payload log {link.log_id:016x}, LSN {link.lsn:,}"
+    )
+
+
 def _cut(text: str) -> str:
     return text if len(text) <= 160 else text[:159] + "…"
 
@@ -205,7 +223,7 @@ def hit_rows(search: KeySearch) -> list[Row]:
             cells=(
                 f"{hit.record.lsn:,}",
                 str(hit.record.kind),
-                bytes_words(hit.record.value),
+                value_words(hit.record),
                 f"{len(hit.record.value or b''):,}",
                 f"{hit.position:,}",
                 f"{hit.segment}",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -42,7 +42,8 @@ def outline_of(place: LogPath) -> Outline:
 
     LogNotFoundError, NotALogError, FormatVersionError, OptionsError or StorageError if there is nothing to look at.
     """
-    return folder_outline(place) if isinstance(place, Path) else _object_outline(open_store(place))
+    found = folder_outline(place) if isinstance(place, Path) else _object_outline(open_store(place))
+    return replace(found, place=place)
 
 
 def _object_outline(store: ObjectStore) -> Outline:
@@ -199,6 +200,8 @@ class Outline:
     segments: tuple[SegmentLine, ...]
     problem: str | None
     """Why a reader refuses the log, as a sentence."""
+    place: LogPath | None = None
+    """Where a reader finds it; None for an outline of a storage."""
     objects: ObjectView | None = None
     """Of a log on object storage: its bulks. Each of its segments is an epoch."""
 

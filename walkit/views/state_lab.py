@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from walkit._internal.arguments import refuse
 from walkit.errors import OptionsError, WalkitError, how_to_install
-from walkit.objects.entrance import log_at
-from walkit.read.reader import LogReader
+from walkit.objects.entrance import reader_at
 from walkit.state.diff import DiffCounts, diff
 from walkit.views.frame_search import find_lsn
 from walkit.views.jobs import Job
@@ -106,8 +105,8 @@ def _by_arrow(left: StateSide, right: StateSide, job: Job) -> Compared:
     refuse_large([outline_of(path) for path in dict.fromkeys((left.path, right.path))])
     started = perf_counter()
     with (
-        LogReader(log_at(left.path)) as left_log,
-        LogReader(log_at(right.path)) as right_log,
+        reader_at(left.path) as left_log,
+        reader_at(right.path) as right_log,
     ):
         found = diff(
             (left_log, left.lsn), (right_log, right.lsn), lambda done, of: job.step(done, of, "LSNs")
