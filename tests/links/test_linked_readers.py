@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +12,11 @@ import pytest
 import walkit
 from tests.links.made import linked, value_of
 from tests.replication.blocking_callers import WAIT_S, quick
+from walkit.copier.payload_copies import PayloadCopies
 from walkit.errors import LogOwnedError, PayloadUnreachableError
 from walkit.replication import DeltaReader, Primary, Replica, promote
 from walkit.segments.manifest_store import PAYLOAD_KEY
+from walkit.storage import MemoryObjectStore
 from walkit.store import Store
 
 N = 20
@@ -135,3 +137,58 @@ def test_copy_reads_the_payload_log_of_its_source(tmp_path: Path, target: str) -
     payloads.rename(tmp_path / "away")
     with walkit.open(where, mode="r") as log:
         refused(lambda: [r.value for r in log], log_id)
+
+
+@pytest.mark.parametrize(
+    ("target", "payloads"), [("copy", True), ("objects:", True), ("copy", "objects:"), ("copy", "named")]
+)
+def test_copy_takes_the_payload_log_along(
+    tmp_path: Path, target: str, payloads: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Goal: a copy with payloads is whole by itself. Method: free values before they are copied, lose the source."""
+    where = f"objects:{tmp_path}/copy" if target == "objects:" else str(tmp_path / target)
+    to = {"objects:": f"objects:{tmp_path}/named", "named": tmp_path / "named"}.get(payloads, True)
+    source, values = tmp_path / "all/log", f"objects:{tmp_path}/all/payloads"
+    (tmp_path / "all").mkdir()
+    with Store.open(source, options=linked(values)) as store:
+        last = put_all(store).last_lsn
+
+        def late(copies: PayloadCopies) -> Iterator[tuple[str, str]]:
+            """Supersede all values and drop them, once the log is copied and its values are not."""
+            for key in WANTED:
+                store.put(key, b"new")
+            store.checkpoint()
+            store.log.trim(store.log.acked_lsn)
+            return left(copies)
+
+        left = PayloadCopies.left
+        monkeypatch.setattr(PayloadCopies, "left", late)
+        report = walkit.copy(source, where, payloads=to)
+        assert not report.payload_logs and report.last_lsn == last
+        ((log_id, place),) = report.payload_copies.items()
+        assert log_id == id_of(values) and f"payload log copied: {log_id:016x} at {place}" in str(report)
+        assert report.to_dict()["payload_copies"] == {f"{log_id:016x}": place}
+        store.checkpoint()
+        usage = store.log.payload_usage()
+        assert usage is not None and usage.live == 0 and usage.floor_lsn == 10, "the copy's claims are gone"
+        with pytest.raises(walkit.OptionsError):
+            walkit.copy(source, where, payloads=to)
+    (tmp_path / "all").rename(tmp_path / "away")
+    if not where.startswith("objects:") and to is True:  # a copy and its payload log may move together
+        (tmp_path / "moved").mkdir()
+        for name in (where, place):
+            Path(name).rename(tmp_path / "moved" / Path(name).name)
+        where = str(tmp_path / "moved/copy")
+    assert walkit.verify(where, payloads=True).payloads_checked == N // 2
+    with Store.open(where) as copied:
+        assert copied.items() == sorted(WANTED.items())
+
+
+def test_copy_refuses_places_that_cannot_have_payload_logs(tmp_path: Path) -> None:
+    """Goal: bad places are refused before anything is written. Method: wrong types, and a target without a name."""
+    with walkit.open(tmp_path / "log", options=linked(tmp_path / "payloads")) as log:
+        log.append(value_of(1))
+    for target, payloads in ((tmp_path / "copy", 7), (MemoryObjectStore(), True)):
+        with pytest.raises(walkit.OptionsError):
+            walkit.copy(tmp_path / "log", target, payloads=payloads)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "payloads"]

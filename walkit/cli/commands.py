@@ -57,7 +57,7 @@ def copy(args: argparse.Namespace) -> int:
     from walkit.copier.log_copy import copy as copy_log
 
     with bar(f"copy {args.log}") as progress:
-        report = copy_log(args.log, args.target, progress)
+        report = copy_log(args.log, args.target, progress, payloads=args.payloads_to or args.payloads)
     publish("copy", report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 0
 

@@ -98,6 +98,8 @@ copy walkit.cli.commands:copy
   $ walkit copy orders.log backup/orders.log
   + log
   DIR>target  new folder or URL of the copy
+  --payloads  also copy the payload logs, to DIR.payloads-ID
+  --payloads-to PLACE  also copy the payload log, to this folder or URL
   + report
 
 diff walkit.cli.compare:compare

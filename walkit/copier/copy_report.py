@@ -35,6 +35,8 @@ class CopyReport:
     duration_s: float
     payload_logs: Mapping[int, str] = field(default_factory=dict)
     """Places of the payload logs that the copy still needs, by their ids: they were not copied."""
+    payload_copies: Mapping[int, str] = field(default_factory=dict)
+    """Places of the payload logs that were copied, by their ids."""
 
     def lines(self) -> list[str]:
         """Return the report as lines of text."""
@@ -48,7 +50,10 @@ class CopyReport:
         return asdict(self) | {
             "snapshots": list(self.snapshots),
             "snapshots_left": list(self.snapshots_left),
-            "payload_logs": {f"{log_id:016x}": place for log_id, place in self.payload_logs.items()},
+            **{
+                name: {f"{log_id:016x}": place for log_id, place in getattr(self, name).items()}
+                for name in ("payload_logs", "payload_copies")
+            },
         }
 
     def _facts(self) -> list[tuple[str, str]]:
@@ -61,8 +66,12 @@ class CopyReport:
             ("snapshots", self._lsns(self.snapshots)),
             *unusable,
             *(
-                ("needs payload log", f"{log_id:016x} at {place}")
-                for log_id, place in self.payload_logs.items()
+                (said, f"{log_id:016x} at {place}")
+                for said, places in (
+                    ("needs payload log", self.payload_logs),
+                    ("payload log copied", self.payload_copies),
+                )
+                for log_id, place in places.items()
             ),
             ("copied", f"{counted(self.bytes_copied, 'byte')}{kept}"),
             ("time", f"{self.duration_s:,.2f} s"),

@@ -13,8 +13,8 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any, TypeAlias
@@ -24,6 +24,7 @@ from walkit._main_thread import end_if_abandoned, ending_early, run_uninterrupte
 from walkit.copier.copy_report import CopyReport
 from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
 from walkit.copier.object_target import ObjectTarget
+from walkit.copier.payload_copies import NO_PAYLOADS, PayloadCopies
 from walkit.copier.plan import Want
 from walkit.copier.planned_files import PlannedFiles
 from walkit.copier.snapshot_check import snapshot_lsns, verify_open_snapshot
@@ -80,6 +81,7 @@ def copy(
     target: str | os.PathLike[str] | ObjectStore,
     progress: Progress | None = None,
     *,
+    payloads: bool | str | os.PathLike[str] = False,
     storage_options: Mapping[str, Any] | None = None,
 ) -> CopyReport:
     """Copy the part of a log on stable storage into a new folder or object store; whole and durable there on return.
@@ -98,7 +100,9 @@ def copy(
     other. In an object store nothing opens the copy before it is whole, and the same call continues it.
 
     Values in a payload log stay there: the copy reads them where they are, and `payload_logs` of the report names the
-    places. It frees nothing there.
+    places. With `payloads=True` each payload log is copied first, to `target`.payloads-ID, or to the path or URL that
+    is given instead of True. Then the copy reads its values there, and `payload_copies` of the report names the
+    places. In either case it frees nothing there, and writes its own large values to a new payload log.
 
     The copy is the same history, not another log: two writers of a log and its copy diverge, and replication refuses
     diverged logs (DivergenceError).
@@ -113,12 +117,33 @@ def copy(
     store = object_store_of(target, storage_options if _is_cloud(target) else None)
     folder = "" if store is not None else _target_of(target)
     # A place without a log is refused here.
-    found = log_at(path, storage_options if _is_cloud(path) else None)
-    source = segments_folder(lambda: found.now().view) if isinstance(found, ObjectEnd) else found
+    source = _source_at(path, storage_options)
     if store is None:
         _refuse_place(source, folder)
-        return run_uninterrupted(lambda: _copy(source, folder, ending_early(progress)), "copy")
-    return run_uninterrupted(lambda: _copy_to_objects(source, store, ending_early(progress)), "copy")
+    along = PayloadCopies.of(load_manifest(source), source.location, target, payloads)
+
+    def claimed(place: str, at: str) -> AbstractContextManager[Claim]:
+        return _claimed(_source_at(place, storage_options), f"values of {at}")
+
+    def work() -> CopyReport:
+        with along.kept(claimed, ending_early(progress)) as told:
+
+            def take_along() -> None:
+                for place, at in along.left():
+                    options = storage_options if _is_cloud(place) or _is_cloud(at) else None
+                    copy(place, at, told, storage_options=options)
+
+            if store is None:
+                return _copy(source, folder, told, along, take_along)
+            return _copy_to_objects(source, store, told, along, take_along)
+
+    return run_uninterrupted(work, "copy")
+
+
+def _source_at(path: AnyPlace, storage_options: Mapping[str, Any] | None) -> Storage:
+    """Return a log as a folder of segments."""
+    found = log_at(path, storage_options if _is_cloud(path) else None)
+    return segments_folder(lambda: found.now().view) if isinstance(found, ObjectEnd) else found
 
 
 def _is_cloud(place: object) -> bool:
@@ -164,14 +189,21 @@ def _exists(folder: str) -> OptionsError:
     )
 
 
-def _copy(source: Storage, folder: str, progress: Progress | None) -> CopyReport:
+def _copy(
+    source: Storage,
+    folder: str,
+    progress: Progress | None,
+    along: PayloadCopies,
+    take_along: Callable[[], None],
+) -> CopyReport:
     load_manifest(source)  # no folder is made without a log
     unfinished = FileStorage(folder + PARTIAL_SUFFIX)
     unfinished.create_for(source)
     with _locked(unfinished) as lock:
         _keep_private(source, unfinished)
         _refuse_place(source, folder)
-        report = copy_into(source, unfinished, progress, folder)
+        report = copy_into(source, unfinished, progress, folder, along)
+        take_along()
         _refuse_place(source, folder)
         _refuse_moved(unfinished, lock)
         with Translated(f"rename to {folder!r} the folder", "", unfinished.location):
@@ -225,7 +257,13 @@ def _refuse_moved(partial: Storage, lock: WriterLock) -> None:
         )
 
 
-def copy_into(source: Storage, target: Storage, progress: Progress | None, location: str) -> CopyReport:
+def copy_into(
+    source: Storage,
+    target: Storage,
+    progress: Progress | None,
+    location: str,
+    along: PayloadCopies = NO_PAYLOADS,
+) -> CopyReport:
     """Copy a log from storage to storage; durable on return. `location` is the copy's final name.
 
     `target` is empty, or has the files of an earlier copy; the manifest is its last file. OptionsError for other files.
@@ -237,7 +275,7 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
     with _claimed(source, f"{location}\0{_number_of(target)}") as claimed:
         meter = _Meter(progress, claimed)
         gathering = Gathering(target, meter.renew)
-        snapshots, left = _gathered(source, gathering, claimed, meter)
+        snapshots, left = _gathered(source, gathering, claimed, meter, along.named_in(location))
         manifest = gathering.manifest()
         place(target, part_names(((record, record) for record in manifest.sealed), snapshots))
         for record in manifest.sealed:
@@ -246,18 +284,25 @@ def copy_into(source: Storage, target: Storage, progress: Progress | None, locat
         target.sync_directory()
         meter.copied(0)
         make_log(target, manifest)
-        return _report(source, location, manifest, snapshots, left, meter, began)
+        return _report(source, location, manifest, snapshots, left, meter, along, began)
 
 
-def _copy_to_objects(source: Storage, store: ObjectStore, progress: Progress | None) -> CopyReport:
+def _copy_to_objects(
+    source: Storage,
+    store: ObjectStore,
+    progress: Progress | None,
+    along: PayloadCopies,
+    take_along: Callable[[], None],
+) -> CopyReport:
     began = time.perf_counter()
     target = ObjectTarget(store)
     with closing(store), _claimed(source, store.location) as claimed:  # its next put opens it again
         meter = _Meter(progress, claimed)
-        snapshots, left = _gathered(source, target, claimed, meter)
+        snapshots, left = _gathered(source, target, claimed, meter, along.named_in(store.location))
         meter.copied(0)
+        take_along()
         left = sorted([*snapshots, *left])  # an untrimmed log has all that they have
-        return _report(source, store.location, target.finish(), (), left, meter, began)
+        return _report(source, store.location, target.finish(), (), left, meter, along, began)
 
 
 @contextmanager
@@ -356,6 +401,7 @@ def _report(
     snapshots: tuple[int, ...],
     left: list[int],
     meter: _Meter,
+    along: PayloadCopies,
     began: float,
 ) -> CopyReport:
     return CopyReport(
@@ -369,7 +415,12 @@ def _report(
         segments=len(manifest.sealed),
         snapshots=snapshots,
         snapshots_left=tuple(left),
-        payload_logs=names_of(manifest, location),
+        payload_logs={
+            log_id: place
+            for log_id, place in names_of(manifest, location).items()
+            if log_id not in along.targets
+        },
+        payload_copies=dict(along.targets),
         bytes_copied=meter.bytes_copied,
         bytes_kept=meter.bytes_kept,
         duration_s=time.perf_counter() - began,
@@ -377,7 +428,7 @@ def _report(
 
 
 def _gathered(
-    source: Storage, gathering: Target, claimed: Claim, meter: _Meter
+    source: Storage, gathering: Target, claimed: Claim, meter: _Meter, payload_places: Mapping[int, str]
 ) -> tuple[tuple[int, ...], list[int]]:
     """Gather the log as it is now; return the LSNs of its snapshots, and of those that were left out.
 
@@ -390,7 +441,7 @@ def _gathered(
         usable, unusable = _open_snapshots(source)
         try:
             look = partial(_durable_view, source)
-            with closing(PlannedFiles(look, usable, with_extra=True)) as planned:
+            with closing(PlannedFiles(look, usable, payload_places=payload_places)) as planned:
                 wants = gathering.prepare(planned.manifest, planned.sizes, planned.snapshot_lsns)
                 meter.begin(wants)
                 for want in wants:

@@ -25,13 +25,14 @@ class PlannedFiles:
         snapshots: Mapping[int, StorageFile],
         *,
         covered_lsn: int = 0,
-        with_extra: bool = False,
+        payload_places: Mapping[int, str] | None = None,
     ) -> None:
         """Make the plan of this moment; a claim on all that there is comes before, and so do the open snapshots.
 
         `look` returns the part on stable storage. Snapshots beyond its end are left out. Segments that `covered_lsn`, a
-        snapshot's, covers wholly are left out, too, and unless `with_extra` the manifest's facts of its own folder.
-        Raises the errors of `plan_segments` and `look`; the files are closed then.
+        snapshot's, covers wholly are left out, too, and without `payload_places` the manifest's facts of its own
+        folder. These name each payload log at its place there, or where it is. Raises the errors of `plan_segments`
+        and `look`; the files are closed then.
         """
         self._file: StorageFile | None = None
         self._head, self._index = b"", -1
@@ -40,7 +41,11 @@ class PlannedFiles:
             self._view = look()
             self._segments, end = plan_segments(self._view, covered_lsn)
             own, records = self._view.manifest, [segment.record for segment in self._segments]
-            extra = {**own.extra, **_named_payloads(self._view)} if with_extra else None
+            extra = (
+                None
+                if payload_places is None
+                else {**own.extra, **_named_payloads(self._view, payload_places)}
+            )
             self.manifest = planned_manifest(own, records, end, covered_lsn, extra)
             self.snapshot_lsns = tuple(lsn for lsn in self._snapshots if lsn <= end.last_lsn)
             sizes = [segment.size for segment in self._segments]
@@ -85,7 +90,7 @@ class PlannedFiles:
                 close()
 
 
-def _named_payloads(view: LogView) -> dict[str, Any]:
+def _named_payloads(view: LogView, places: Mapping[int, str]) -> dict[str, Any]:
     """Return the fact that names the payload logs of a log by places that are the same for its copy anywhere."""
-    named = names_of(view.manifest, view.storage.location)
+    named = {**names_of(view.manifest, view.storage.location), **places}
     return {LOGS_KEY: {f"{log_id:016x}": place for log_id, place in named.items()}} if named else {}
