@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from walkit.views.jobs import Job
 from walkit.views.log_outline import outline_of
 
 N = 40
+MIB = 1 << 20
 
 
 @pytest.fixture(params=["", "objects:"], ids=["folder", "objects"])
@@ -244,3 +246,37 @@ def test_journal_resolves_a_link_when_its_value_is_used(tmp_path: Path) -> None:
         assert late is not None and late.key == b"k"
         with pytest.raises(PayloadUnreachableError):
             _ = late.value
+
+
+@pytest.mark.parametrize("as_stores", [True, False])
+def test_diff_of_equal_values_under_different_links_is_bounded(tmp_path: Path, as_stores: bool) -> None:
+    """Goal: equal values are not in memory together. Method: 48 MiB on each side; one value differs, one is inline."""
+    stores = [
+        Store.open(
+            tmp_path / f"log{side}", options=linked(tmp_path / f"payloads{side}", queue_bytes_max=8 << 20)
+        )
+        for side in "ab"
+    ]
+    for side, store in enumerate(stores):
+        for n in range(48):
+            store.put(b"%02d" % n, bytes([n + (n == 7) * side]) * MIB)
+        store.put(b"small", b"1")
+    sides = stores if as_stores else [(store.log, store.log.acked_lsn) for store in stores]
+    walkit.diff(sides[0], (stores[0].log, 1))
+    tracemalloc.start()
+    found = walkit.diff(*sides)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found["key"].to_pylist() == [b"07"] and found["change"].to_pylist() == ["C"]
+    assert found["left_value"].to_pylist() == [bytes([7]) * MIB] and found["right_value"].to_pylist() == [
+        bytes([8]) * MIB
+    ]
+    assert peak < 40 * MIB, f"{peak / MIB:.0f} MiB"
+    with walkit.open(tmp_path / "inline") as log:
+        for n in range(48):
+            log.append(bytes([n]) * MIB, key=b"%02d" % n)
+        log.append(b"1", key=b"small")
+        for pair in ((sides[0], log), (log, sides[0])):
+            assert not walkit.diff(*pair).num_rows
+    for store in stores:
+        store.close()

@@ -8,7 +8,7 @@ A patch makes the changes of a diff in another store whose state is the diff's l
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -21,8 +21,9 @@ from walkit._internal.arguments import as_lsn, check_progress, refuse
 from walkit._internal.arrow import numbers_of, validated
 from walkit._internal.report import report_html
 from walkit.objects.entrance import reader_at
+from walkit.read.payloads import AHEAD_BYTES
 from walkit.read.read_api import ReadApi
-from walkit.record import Kind
+from walkit.record import Kind, Link
 from walkit.state.mapping_api import MappingApi
 from walkit.state.reconcile import DELETE, Mask
 from walkit.state.state_at import StateProgress, deletions, exact_state
@@ -112,7 +113,9 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     back as the log holds states. A table has no deletions. A Store's deletions are searched in its log, which is read
     only if a key needs it.
 
-    In memory: both states, and the reading of one batch. `progress` is called for each side in turn with (LSNs passed,
+    In memory: both states, and the reading of one batch. Of the values in payload logs these are those of keys that
+    differ; equal values under different links are fetched and dropped again, about 8 MiB of each side at a time, or one
+    larger value. `progress` is called for each side in turn with (LSNs passed,
     LSNs to pass). Raises HistoryTrimmedError if a state is no longer known exactly, OptionsError for an invalid side,
     and the errors of opening and reading.
     """
@@ -150,9 +153,95 @@ def _links_of(state: pa.Table) -> dict[tuple[bytes, bytes], int]:
     return dict(zip(zip(keys, values, strict=True), rows, strict=True))
 
 
+class _Half(NamedTuple):
+    """A row of a state, as one half of a pair with the same key."""
+
+    row: int
+    kind: int
+    value: bytes
+    lsn: int
+
+    @property
+    def link(self) -> Link | None:
+        return Link.decode(self.value) if self.kind == Kind.LINK else None
+
+    @property
+    def length(self) -> int:
+        link = self.link
+        return len(self.value) if link is None else link.length
+
+
+def _with_equal_links(left: _Told, right: _Told) -> _Told:
+    """Return the right side with the left side's link or value where one has a link and the values are equal.
+
+    Values are fetched and compared some megabytes at a time: those that are equal are in memory no longer than that.
+    """
+    if (
+        left.log is None
+        or right.log is None
+        or not all("kind" in s.newest.column_names for s in (left, right))
+    ):
+        return right
+    equal: dict[int, _Half] = {}
+    part: list[tuple[_Half, _Half]] = []
+    size = 0
+    for pair in _pairs(left.newest, right.newest):
+        part.append(pair)
+        size += pair[0].length
+        if size >= AHEAD_BYTES:
+            equal.update(_equal_of(left.log, right.log, part))
+            part, size = [], 0
+    equal.update(_equal_of(left.log, right.log, part))
+    newest = right.newest
+    for name in ("kind", "value") if equal else ():
+        column = newest[name].to_pylist()
+        for row, half in equal.items():
+            column[row] = getattr(half, name)
+        at = newest.column_names.index(name)
+        newest = newest.set_column(at, newest.field(at), pa.array(column, newest.field(at).type))
+    return right._replace(newest=newest)
+
+
+def _pairs(left: pa.Table, right: pa.Table) -> Iterator[tuple[_Half, _Half]]:
+    """Yield the rows of both states with the same key, of which one has a link, and whose values may be equal."""
+    where = pc.index_in(left["key"], value_set=right["key"])
+    columns = [[side[name] for name in ("kind", "value", "lsn")] for side in (left, right)]
+    has_link = [pc.equal(kinds, int(Kind.LINK)) for kinds, _, _ in columns]
+    either = pc.or_(has_link[0], pc.fill_null(has_link[1].take(where), False))
+    for row in np.flatnonzero(pc.and_(either, pc.is_valid(where)).to_numpy()).tolist():
+        rows = (row, where[row].as_py())
+        halves = [_Half(at, *(c[at].as_py() for c in side)) for at, side in zip(rows, columns, strict=True)]
+        if all(half.kind != DELETE and half.value is not None for half in halves):
+            mine, other = halves
+            sums = [half.link and half.link.crc32c for half in halves]
+            if (
+                mine.length == other.length
+                and mine.value != other.value
+                and (None in sums or sums[0] == sums[1])
+            ):
+                yield mine, other
+
+
+def _equal_of(left: ReadApi, right: ReadApi, pairs: list[tuple[_Half, _Half]]) -> dict[int, _Half]:
+    """Return the left halves of pairs with equal values, by the rows of the right halves."""
+    found = []
+    for log, halves in zip((left, right), zip(*pairs, strict=True), strict=False):
+        linked = [(half.lsn, link) for half in halves if (link := half.link) is not None]
+        values = iter(log.payloads.values(*zip(*linked, strict=True)) if linked else ())
+        found.append([half.value if half.link is None else next(values) for half in halves])
+    return {
+        other.row: mine
+        for (mine, other), *values in zip(pairs, *found, strict=True)
+        if values and values[0] == values[1]
+    }
+
+
 def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> list[_Told]:
     """Return both sides with values instead of links. A link that both have stays, unless `unchanged` shows it."""
     links = [_links_of(side.newest) for side in (left, right)]
+    if any(links) and not unchanged:
+        right = _with_equal_links(left, right)
+        links[1] = _links_of(right.newest)
     both = set() if unchanged else links[0].keys() & links[1].keys()
     sides = []
     for side, ours in zip((left, right), links, strict=True):
