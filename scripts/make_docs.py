@@ -31,10 +31,11 @@ if not __package__:  # run as a script: use the checkout, installed or not
     sys.path.insert(0, str(ROOT))
 
 from scripts import book  # noqa: E402
-from walkit import errors, events, metrics, plots  # noqa: E402
+from walkit import crashlab, errors, events, metrics, plots  # noqa: E402
 from walkit.cli.arguments import make_parser  # noqa: E402
 from walkit.metrics.prometheus import metric_name  # noqa: E402
 from walkit.recovery import decision  # noqa: E402
+from walkit.simulate.world_rules import RULES  # noqa: E402
 
 OUT = ROOT / "build" / "docs"
 EXECUTED = ROOT / "build" / "executed"
@@ -144,12 +145,7 @@ def table(head: str, rows: Iterable[Iterable[str]]) -> str:
 
 def table_of_metrics() -> str:
     """Return each metric of the four snapshots once: name, unit, meaning, name in Prometheus' text."""
-    kinds = (
-        metrics.LogStatistics,
-        metrics.StoreStatistics,
-        metrics.TrafficStatistics,
-        metrics.PeerStatistics,
-    )
+    kinds = metrics.LogStatistics, metrics.StoreStatistics, metrics.TrafficStatistics, metrics.PeerStatistics
     rows = {
         metric_name(snapshot, f): (f"`{f.name}`", f.metadata["unit"], f.metadata["help"])
         for snapshot in (kind() for kind in kinds)
@@ -190,6 +186,12 @@ def table_of_edges() -> str:
 
     rows = [(e.side, e.start, e.end, e.cause, f"`{e.event}`") for e in EDGES]
     return table("| side | from | to | cause | event |", rows)
+
+
+def table_of_bugs() -> str:
+    """Return each historic bug of the crash laboratory: mutant, the bug, the engines that had it."""
+    rows = [(name, bug.text, bug.seen_in) for name, bug in crashlab.museum.MUTANTS.items()]
+    return table("| mutant | what is wrong | seen in |", rows)
 
 
 def table_of_errors() -> str:
@@ -234,6 +236,9 @@ TABLES = {
     "attributes": table_of_attributes,
     "edges": table_of_edges,
     "recovery": tables_of_recovery,
+    "historic bugs": table_of_bugs,
+    "crash rules": lambda: table("| rule | what must hold |", crashlab.RULES.items()),
+    "world rules": lambda: table("| rule | what must hold |", RULES.items()),
 }
 """Tables that code makes; a page names one by `<!-- table: NAME -->`."""
 
@@ -275,11 +280,8 @@ def add_notebook(tree: Tree, notebook: Path, executed: Path | None) -> int:
     ran = executed / notebook.name if executed is not None else notebook
     content = nbformat.read(ran if ran.is_file() else notebook, as_version=4)
     if notebook.stem == INDEX:
-        listed = [
-            other.stem
-            for other in sorted(notebook.parent.glob("*.ipynb"))
-            if other.stem not in (INDEX, FIRST)
-        ]
+        names = sorted(other.stem for other in notebook.parent.glob("*.ipynb"))
+        listed = [name for name in names if name not in (INDEX, FIRST)]
         contents = "\n".join(["```{toctree}", ":hidden:", "", *listed, "```"])
         content.cells.append(nbformat.v4.new_markdown_cell(contents))
     figures = book.draw_still(content, notebook.stem, tree.source / "extra" / "notebooks" / "data")
