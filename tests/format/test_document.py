@@ -127,19 +127,15 @@ def test_the_checksum() -> None:
 
 
 def test_the_worked_example_is_a_golden_frame() -> None:
-    """F-2.3, F-5.1: dump and table of the example are the same bytes, and both are the frame in the golden log."""
+    """F-2.3, F-5.1: the table of the example has the bytes of the frame in the golden log."""
     text = DOCUMENT.split(make_golden.EXAMPLE_BEGIN)[1].split(make_golden.EXAMPLE_END)[0]
-    dump = re.findall(r"^([0-9a-f]{8})  ([0-9a-f ]+)$", text, re.MULTILINE)
-    dumped = bytes.fromhex("".join(row for _, row in dump))
-    assert [int(at, 16) for at, _ in dump] == list(range(0, len(dumped), 16))
-    footprint = int(re.findall(r"^\*\n([0-9a-f]{8})$", text, re.MULTILINE)[0], 16)
     tabled = b""
     for offset, shown in re.findall(r"^\| (\d+) \| `([^`]+)` \|", text, re.MULTILINE):
         assert int(offset) == len(tabled)
         zeros = re.fullmatch(r"00 \* (\d+)", shown)
         tabled += bytes(int(zeros[1])) if zeros else bytes.fromhex(shown)
-    golden = make_golden.build()["log/00000000000000000001.segment"][4096 + 128 :][:footprint]
-    assert dumped.ljust(footprint, b"\0") == tabled == golden
+    golden = make_golden.build()["log/00000000000000000001.segment"][4096 + 128 :]
+    assert len(tabled) == 192 and golden.startswith(tabled)
     assert read_frame(tabled)[1] == [
         PlainRecord(2, 1, b"N14228", b"EWR", None, True),
         PlainRecord(3, 1, b"UA1545", b"boarding", None, False),
