@@ -26,7 +26,7 @@ LIMITS = {
 """A limit of each kind."""
 
 
-def _begun(script: Script, log: WriteAheadLog, name: str, start_lsn: int) -> Cursor:
+def _new_cursor(script: Script, log: WriteAheadLog, name: str, start_lsn: int) -> Cursor:
     with script.ledger.moving(f"cursor {name}", start_lsn - 1):
         return log.cursor(name, start_lsn=start_lsn)
 
@@ -40,7 +40,7 @@ def _cursors(script: Script) -> None:
     with script.open() as log:
         for _ in range(6):
             script.append(log, 5_000)
-        cursor, other = _begun(script, log, "a", 1), _begun(script, log, "b", 3)
+        cursor, other = _new_cursor(script, log, "a", 1), _new_cursor(script, log, "b", 3)
         for lsn in (2, 3, 6):
             assert [record.lsn for record in cursor.read()] == list(range(cursor.lsn + 1, log.acked_lsn + 1))
             _advance(script, cursor, lsn)
@@ -61,7 +61,7 @@ def _cursors_unsynced(script: Script) -> None:
     with script.open() as log:
         for _ in range(4):
             script.append(log, 3_000)
-        cursor = _begun(script, log, "a", 1)
+        cursor = _new_cursor(script, log, "a", 1)
         for lsn in (2, 4):
             with script.ledger.moving("cursor a", lsn):
                 cursor.advance(lsn)
@@ -121,10 +121,10 @@ def _claims(script: Script) -> None:
         script.append(log, 100)
 
 
-def _droppable(records: int, asked: Callable[[int], bool]) -> int:
+def _droppable(records: int, over_limits: Callable[[int], bool]) -> int:
     """Return the last LSN of the segments that limits ask for, by how many records are left with the next of them."""
     lsn = 0
-    while lsn + PER_SEGMENT < records and asked(records - lsn):
+    while lsn + PER_SEGMENT < records and over_limits(records - lsn):
         lsn += PER_SEGMENT
     return lsn
 
@@ -133,7 +133,7 @@ def _bytes_of(records: int) -> int:
     return records * FRAME_BYTES + -(-records // PER_SEGMENT) * SEGMENT_HEADER_BYTES
 
 
-def _asked(limits: Retention) -> Callable[[int], bool]:
+def _over_limits(limits: Retention) -> Callable[[int], bool]:
     """Return which number of records is over the limits; any one is over a limit of age, if that is tiny."""
     return lambda records: (
         limits.age_s is not None
@@ -143,10 +143,10 @@ def _asked(limits: Retention) -> Callable[[int], bool]:
 
 
 def _retention(script: Script) -> None:
-    asked = _asked(script.options.retention)
+    over_limits = _over_limits(script.options.retention)
     with script.open() as log:
         for number in range(1, 18):
-            script.may_drop(_droppable(number, asked))
+            script.may_drop(_droppable(number, over_limits))
             script.append(log, RECORD_BYTES)
             if number % 5 == 0:
                 since, before = len(script.storage.points), log.first_lsn
@@ -183,7 +183,7 @@ def _hard_cap(script: Script) -> None:
         owner = uuid.UUID(int=1)
         for number in range(1, 23):
             since, dropped = len(script.storage.points), ""
-            script.may_drop(_droppable(number, _asked(limits)))
+            script.may_drop(_droppable(number, _over_limits(limits)))
             # A segment counts whole while any record of it is kept.
             there = number - script.ledger.trimmed // PER_SEGMENT * PER_SEGMENT
             if _bytes_of(there) > limits.hard_bytes_max and script.ledger.kept_from:
@@ -191,7 +191,7 @@ def _hard_cap(script: Script) -> None:
                 script.let_go(dropped)
                 if dropped == "reader":
                     script.ledger.places["claim reader"] = (0, 5)
-                script.may_drop(_droppable(number, _asked(limits)))
+                script.may_drop(_droppable(number, _over_limits(limits)))
             script.append(log, RECORD_BYTES)
             if number == 6:
                 log.hold("slow", 2)

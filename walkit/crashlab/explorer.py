@@ -103,12 +103,12 @@ class _Judge:
         point, failure = played.points[-1], played.failure
         states = CrashStates(point.storage, self.profile)
         error = BrokenRuleError("runs", f"{type(failure).__name__}: {failure}")
-        return self._told(point, states, states.count - 1, error)
+        return self._make(point, states, states.count - 1, error)
 
     def violation(self, point: CrashPoint, states: CrashStates, number: int) -> Violation | None:
         """Return the violation of a state, as it is."""
         error = self.broken(point, states, number)
-        return None if error is None else self._told(point, states, number, error)
+        return None if error is None else self._make(point, states, number, error)
 
     def smallest(
         self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError
@@ -126,9 +126,9 @@ class _Judge:
                 if other is not None and other.rule == error.rule:
                     number, error, found = gentler, other, True
                     break
-        return self._told(point, states, number, error)
+        return self._make(point, states, number, error)
 
-    def _told(self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError) -> Violation:
+    def _make(self, point: CrashPoint, states: CrashStates, number: int, error: BrokenRuleError) -> Violation:
         return Violation(
             rule=error.rule,
             text=error.text,
@@ -177,7 +177,7 @@ class _Explorer:
         self._held: dict[object, str] = {}
         """The broken rule or "", by the bytes of a state and its promises."""
         self._violations: list[Violation] = []
-        self._told: set[tuple[str, int]] = set()
+        self._reported: set[tuple[str, int]] = set()
 
     def run(self, progress: bool | Progress) -> Exploration:
         """Explore, and return the findings."""
@@ -261,8 +261,8 @@ class _Explorer:
     def _broken_rule(self, look: _Look, number: int) -> str:
         """Judge one state, and note the first of its kind as a violation; "" if it breaks no rule."""
         error = self._judge.broken(look.point, look.states, number)
-        if error is not None and (error.rule, look.point.number) not in self._told:
-            self._told.add((error.rule, look.point.number))
+        if error is not None and (error.rule, look.point.number) not in self._reported:
+            self._reported.add((error.rule, look.point.number))
             if len(self._violations) < VIOLATIONS_MAX:
                 self._violations.append(self._judge.smallest(look.point, look.states, number, error))
         return "" if error is None else error.rule

@@ -51,7 +51,7 @@ class FailingScript(Script):
         vars(self.ledger).update(vars(type(self.ledger)()))
         self.is_slow = self.fails_on = False
 
-    def _given(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
+    def _perform(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
         before = len(self.ledger.rows)
 
         def checked() -> None:
@@ -59,7 +59,7 @@ class FailingScript(Script):
             assert last in (None, before + len(rows)), f"LSN {last} for {before + len(rows)}"
 
         try:
-            super()._given(rows, checked, together=together)
+            super()._perform(rows, checked, together=together)
         except (CommitFailedError, *REFUSED) as error:
             self._check_cause(error)
             if self.options.durability == "sync" and error.acknowledged_prefix:
@@ -133,11 +133,11 @@ class FailingScript(Script):
         rows: list[Row] = [(Kind.PUT, b"x", value), (Kind.PUT, b"y", other)]
         batch = pa.RecordBatch.from_pydict({"n": [value]})
         table = pa.table({"key": pa.array([b"x", b"y"], pa.binary()), "value": pa.array([value, other])})
-        self._given(rows, lambda: log.append_arrow(table))
-        self._given([(Kind.BUNDLE, b"z", encode_bundle(batch))], lambda: log.append_bundle(batch, b"z"))
-        self._given(rows, lambda: log.submit_many([value, other], [b"x", b"y"]).result())
-        self._given(rows[:1], lambda: asyncio.run(log.append_async(value, b"x")))
-        self._given(rows[1:], lambda: log.append(other, b"y", timeout=20.0))
+        self._perform(rows, lambda: log.append_arrow(table))
+        self._perform([(Kind.BUNDLE, b"z", encode_bundle(batch))], lambda: log.append_bundle(batch, b"z"))
+        self._perform(rows, lambda: log.submit_many([value, other], [b"x", b"y"]).result())
+        self._perform(rows[:1], lambda: asyncio.run(log.append_async(value, b"x")))
+        self._perform(rows[1:], lambda: log.append(other, b"y", timeout=20.0))
 
     def check(self, record: Record) -> None:
         """Assert that a record is the one that was appended under its LSN."""

@@ -26,7 +26,7 @@ from walkit.crashlab.failing_histories import (
 )
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.oracle import Oracle
-from walkit.crashlab.recording import CHANGES, words_of
+from walkit.crashlab.recording import CHANGES, describe
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.format.file_names import COMPACTION_NEW_NAME, SNAPSHOT_NEW_NAME, TRIM_NEW_NAME
@@ -86,7 +86,7 @@ class _Failure:
         self.is_met = True
         storage = self._storage
         del storage.points[self._since :]  # earlier points belong to other scenarios
-        storage.take(f"{words_of(operation)}: {self._way}")
+        storage.take(f"{describe(operation)}: {self._way}")
         name, file = operation.name, operation.file
         if self._way in ("hang", "slow"):
             self._script.is_slow = True

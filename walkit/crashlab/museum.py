@@ -97,7 +97,7 @@ def _seal_unsynced(own: Function) -> Function:
     return seal
 
 
-def _given(**changed: Callable[[Any], object]) -> Callable[[Function], Function]:
+def _passing(**changed: Callable[[Any], object]) -> Callable[[Function], Function]:
     """Return a change of a constructor: it is given something else for these of its parameters."""
 
     def change(own: Function) -> Function:
@@ -112,7 +112,7 @@ def _given(**changed: Callable[[Any], object]) -> Callable[[Function], Function]
     return change
 
 
-_ROTATE_UNSYNCED = Patch(FrameWriter, "__init__", _given(sync=lambda sync: lambda: None))
+_ROTATE_UNSYNCED = Patch(FrameWriter, "__init__", _passing(sync=lambda sync: lambda: None))
 
 
 def _write_whole_without(operation: OperationName) -> Callable[[Function], Function]:
@@ -202,7 +202,7 @@ _ALL = (
         "every log that takes O_DSYNC for more than its own bytes",
         "rotation",
         ("kept", "verified"),
-        (Patch(OpenSegment, "__init__", _given(file=_UnsyncedHeader)),),
+        (Patch(OpenSegment, "__init__", _passing(file=_UnsyncedHeader)),),
     ),
     Mutant(
         "sealed-unsynced",
@@ -272,7 +272,7 @@ _ALL = (
         "turbokv #8",
         "checkpoint",
         ("verified",),
-        (Patch(SnapshotWrite, "__init__", _given(storage=lambda storage: _without(storage, "sync"))),),
+        (Patch(SnapshotWrite, "__init__", _passing(storage=lambda storage: _without(storage, "sync"))),),
     ),
     Mutant(
         "snapshot-ahead",
@@ -280,7 +280,7 @@ _ALL = (
         "a hazard of every state machine that is faster than its log",
         "checkpoint-unsynced",
         ("opens", "verified"),
-        (Patch(Checkpointer, "__init__", _given(make_durable=lambda make: lambda lsn: None)),),
+        (Patch(Checkpointer, "__init__", _passing(make_durable=lambda make: lambda lsn: None)),),
     ),
     Mutant(
         "compaction-unsynced",

@@ -77,7 +77,7 @@ class RecordingStorage(FaultyStorage):
         if operation.name in CHANGES and self.is_recording:
             self.turns.wait()
             if operation.name != "synced_write":
-                self.take(words_of(operation))
+                self.take(describe(operation))
         self.watch(operation)
         return super().perform(operation, *how, **else_)
 
@@ -107,7 +107,7 @@ class RecordingStorage(FaultyStorage):
         """Take the point within a synced write, once other threads have had their turns."""
         if self.is_recording:
             self.turns.wait()
-            self.take(words_of(operation))
+            self.take(describe(operation))
 
 
 class _RecordedFile(FaultyFile):
@@ -135,7 +135,7 @@ class _RecordedFile(FaultyFile):
         super()._write(operation, buffers)
 
 
-def words_of(operation: Operation) -> str:
+def describe(operation: Operation) -> str:
     """Return an operation in words."""
     action, file = operation.name.replace("_", " "), operation.file or "the folder"
     if operation.name in ("write", "synced_write"):

@@ -96,12 +96,12 @@ class _Primary:
         """Import runs, until this LSN is there; each is promised when it is imported."""
         script = self._script
         with script.during("import"):
-            for lsn in _imports(log, self.storage, self._given):
+            for lsn in _imports(log, self.storage, self._note_submitted):
                 script.ledger.keep(lsn)
                 if 0 < last_lsn <= lsn:
                     return
 
-    def _given(self, last_lsn: int) -> None:
+    def _note_submitted(self, last_lsn: int) -> None:
         self._script.ledger.submit(*self.rows[len(self._script.ledger.rows) : last_lsn])
 
     def gather(self, log: ImportedLog) -> None:
@@ -116,7 +116,7 @@ class _Primary:
                 size = min(PART_BYTES, want.size - offset)
                 gathering.store(want.file, offset, planned.read(want.file, offset, size))
         planned.close()
-        self._given(len(self.rows))
+        self._note_submitted(len(self.rows))
         script.may_drop(load_manifest(self.storage).low_watermark)
         gathering.finish()
         log.reopen()

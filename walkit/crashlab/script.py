@@ -73,16 +73,16 @@ class Script:
     def append(self, log: WriteAheadLog, size: int, key: bytes | None = None) -> None:
         """Append one record."""
         value = self.value(size)
-        self._given([(Kind.PUT, key, value)], lambda: log.append(value, key))
+        self._perform([(Kind.PUT, key, value)], lambda: log.append(value, key))
 
     def delete(self, log: WriteAheadLog | Store, key: bytes) -> None:
         """Append a deletion."""
-        self._given([(Kind.DELETE, key, None)], lambda: log.delete(key))
+        self._perform([(Kind.DELETE, key, None)], lambda: log.delete(key))
 
     def append_many(self, log: WriteAheadLog, count: int, size: int) -> None:
         """Append several records with one call."""
         values = [self.value(size) for _ in range(count)]
-        self._given([(Kind.PUT, None, value) for value in values], lambda: log.append_many(values))
+        self._perform([(Kind.PUT, None, value) for value in values], lambda: log.append_many(values))
 
     def transaction(self, log: WriteAheadLog | Store, count: int, size: int) -> None:
         """Append records that are all or nothing."""
@@ -93,14 +93,14 @@ class Script:
                 for _, key, value in rows:
                     tx.put(key, value)
 
-        self._given(rows, commit, together=True)
+        self._perform(rows, commit, together=True)
 
     def put(self, store: Store, key: bytes, size: int) -> None:
         """Put a value into a Store."""
         value = self.value(size)
-        self._given([(Kind.PUT, key, value)], lambda: store.put(key, value))
+        self._perform([(Kind.PUT, key, value)], lambda: store.put(key, value))
 
-    def _given(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
+    def _perform(self, rows: list[Row], call: Callable[[], object], *, together: bool = False) -> None:
         lsn = self.ledger.submit(*rows, together=together)
         call()
         if self.options.durability == "sync":

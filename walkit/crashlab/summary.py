@@ -105,7 +105,7 @@ class Explorations(TableReport):
         return [each.about for each in self.explorations]
 
     def _lines_below(self) -> Sequence[str]:
-        return [self.verdict, *(line for v in self.violations for line in _told(v).splitlines())]
+        return [self.verdict, *(line for v in self.violations for line in _violation_text(v).splitlines())]
 
     def _html_below(self) -> Sequence[Markup]:
         found = [Markup(v._repr_html_()) for v in self.violations]
@@ -120,7 +120,7 @@ class Explorations(TableReport):
         }
 
 
-def _told(violation: Violation) -> str:
+def _violation_text(violation: Violation) -> str:
     return f"{violation.scenario}: {violation}"
 
 
