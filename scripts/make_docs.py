@@ -228,7 +228,7 @@ def table_of_options() -> str:
     return "\n\n".join(parts("", make_parser()))
 
 
-TABLES = {
+TABLES: dict[str, Callable[[], str]] = {
     "errors": table_of_errors,
     "options": table_of_options,
     "metrics": table_of_metrics,

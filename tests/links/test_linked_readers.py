@@ -147,7 +147,7 @@ def test_copy_takes_the_payload_log_along(
 ) -> None:
     """Goal: a copy with payloads is whole by itself. Method: free values before they are copied, lose the source."""
     where = f"objects:{tmp_path}/copy" if target == "objects:" else str(tmp_path / target)
-    to = {"objects:": f"objects:{tmp_path}/named", "named": tmp_path / "named"}.get(payloads, True)
+    to: Any = {"objects:": f"objects:{tmp_path}/named", "named": tmp_path / "named"}.get(payloads, True)
     source, values = tmp_path / "all/log", f"objects:{tmp_path}/all/payloads"
     (tmp_path / "all").mkdir()
     with Store.open(source, options=linked(values)) as store:
@@ -190,5 +190,5 @@ def test_copy_refuses_places_that_cannot_have_payload_logs(tmp_path: Path) -> No
         log.append(value_of(1))
     for target, payloads in ((tmp_path / "copy", 7), (MemoryObjectStore(), True)):
         with pytest.raises(walkit.OptionsError):
-            walkit.copy(tmp_path / "log", target, payloads=payloads)
+            walkit.copy(tmp_path / "log", target, payloads=payloads)  # type: ignore[arg-type]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "payloads"]

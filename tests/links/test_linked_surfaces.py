@@ -86,9 +86,11 @@ def test_verify_checks_each_live_payload(
     for most in (1, 3, 4096):
         monkeypatch.setattr(payload_check, "LINKS_MAX", most)
         passed: list[tuple[int, int]] = []
-        report = walkit.verify(
-            path, payloads=True, progress=lambda done, total, to=passed: to.append((done, total))
-        )
+
+        def note(done: int, total: int, to: list[tuple[int, int]] = passed) -> None:
+            to.append((done, total))
+
+        report = walkit.verify(path, payloads=True, progress=note)
         assert report.ok is (error is None) and passed[-1][0] == passed[-1][1]
         assert report.payloads_checked is not None and report.payloads_checked >= (
             len(links) if not error else 0
@@ -229,17 +231,14 @@ def test_inspector_shows_links_and_values(places: tuple[str, Path]) -> None:
 
 def test_journal_resolves_a_link_when_its_value_is_used(tmp_path: Path) -> None:
     """Goal: the journal returns values lazily, as read does. Method: use the value with and without the payload log."""
-    options = {
-        "options": linked(tmp_path / "payloads"),
-        "store_options": walkit.StoreOptions(journal_slots=8),
-    }
-    with Store.open(tmp_path / "log", **options) as store:
+    options, journal = linked(tmp_path / "payloads"), walkit.StoreOptions(journal_slots=8)
+    with Store.open(tmp_path / "log", options, store_options=journal) as store:
         store.put(b"k", value_of(1))
         assert store.journal is not None
         found = store.journal.record(1)
         assert found is not None and found.kind is walkit.Kind.PUT and found.link is not None
         assert found.value == value_of(1) and store.journal.record(2) is None
-    with Store.open(tmp_path / "log", store_options=options["store_options"]) as store:
+    with Store.open(tmp_path / "log", store_options=journal) as store:
         (tmp_path / "payloads").rename(tmp_path / "away")
         assert store.journal is not None
         late = store.journal.record(1)

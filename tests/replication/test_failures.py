@@ -243,7 +243,8 @@ def test_no_answer_raises_in_a_publisher_or_moves_a_claim_too_far() -> None:
         for turn in range(change.random.randint(1, 8)):
             at = change.random.choice((*ends, *sent[-1:] * 9))
             whole_log = replace(hello_at(history, change.random.choice((0, 5))), id=bytes(range(16)))
-            honest = (Ack(end=at), Ack(end=at), Nack(end=at), *[whole_log] * (1 if turn else 8))
+            honest: list[Ack | Nack | Hello] = [Ack(end=at), Ack(end=at), Nack(end=at)]
+            honest += [whole_log] * (1 if turn else 8)
             data = encode_from_subscriber(change.random.choice(honest))
             if change.random.randrange(3) == 0:
                 data = change(pb.SubscriberMessage, data)

@@ -48,9 +48,9 @@ def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Pat
     assert error.lsn < first or tuple(error.link) == tuple(links[error.lsn])
 
     as_links = walkit.spark.load(path, resolve="link", snapshot=True)
-    rows = {row.lsn: bytes(row.value) for row in as_links.filter(f"kind = {int(walkit.Kind.LINK)}").collect()}
-    assert {lsn: walkit.record.Link.decode(value) for lsn, value in rows.items() if lsn >= first} == links
-    assert min(rows) < first, "links of the snapshot, too"
+    raw = {row.lsn: bytes(row.value) for row in as_links.filter(f"kind = {int(walkit.Kind.LINK)}").collect()}
+    assert {lsn: walkit.record.Link.decode(value) for lsn, value in raw.items() if lsn >= first} == links
+    assert min(raw) < first, "links of the snapshot, too"
     with pytest.raises(NotALoadError):
         walkit.spark.replay(as_links)
     with pytest.raises(OptionsError):
