@@ -138,7 +138,7 @@ def test_a_file_is_deleted_after_the_put_that_stops_naming_it(is_lost: bool) -> 
     assert ("files/s" in base.objects.held) == is_lost
 
 
-def test_the_end_is_found_behind_a_fence_and_a_trim() -> None:
+def test_the_end_is_found_after_a_fence_and_a_trim() -> None:
     """Know a log up to an opening, trim all that follows the opening, and append once: the last record is found."""
     base = MemoryObjectStore()
     with walkit.open(base, options=OPTIONS) as log:

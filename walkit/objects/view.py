@@ -265,7 +265,7 @@ class ObjectEnd:
         """Return the last LSN of the log, also if bulks after the known place were trimmed."""
         before = None
         with once(self._lock), self._lock:
-            self._quiet = 0  # so that the first look where no bulk follows reads the floor
+            self._quiet = 0  # the first look without a bulk reads the floor
         while before != self._place:  # a fence may follow whose next bulks were trimmed
             before = self._place
             self.now()

@@ -350,7 +350,7 @@ class ReaderNode(Node):
     def __init__(self, name: str, runner: Runner, ledger: Ledger, seed: int) -> None:
         super().__init__(name, runner, ledger, seed)
         self.faults = Counter[str]()
-        """Of the way to the log, in each life: see DiskStorage."""
+        """The faults between it and the log, in each life: see DiskStorage."""
 
     def _main(self, life: Life) -> None:
         self.storage = self.leader.disk.seen_by(life)

@@ -118,7 +118,7 @@ def test_what_is_acknowledged_and_not_durable_is_never_sent() -> None:
         log.append(b"acknowledged before the session")
         last = answered(feed.poll(PollRequest()))
         assert last.end.lsn == 0
-        log.sync()  # nothing is appended after the session has begun
+        log.sync()  # no append comes after the first poll
         last = collected(feed, last, 1)[-1]
         assert (last.end.lsn, last.delta) == (1, None)
         log.append(b"and after")
