@@ -366,14 +366,6 @@ def test_limits_with_which_nothing_would_come_are_refused(wrong: dict[str, Any])
     assert refused.value.option == f"limits.{next(iter(wrong))}"
 
 
-def test_wrong_limits_leave_no_claim_and_no_lock(stack: ExitStack, tmp_path: Path) -> None:
-    """Give a reader something else for its limits: OptionsError, and the next one has its folder and name."""
-    log = stack.enter_context(walkit.open(tmp_path / "log"))
-    with pytest.raises(OptionsError, match="limits"):
-        DeltaReader(tmp_path / "log", "127.0.0.1:1", checkpoint=tmp_path / "own", limits=4)  # type: ignore[arg-type]
-    assert not log.claims() and not (tmp_path / "own").exists()
-
-
 def test_a_state_that_has_a_part_of_a_range_is_never_saved(
     stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -528,10 +528,14 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         {"checkpoint_s": -1},
         {"token": "é"},
         {"checkpoint": tmp_path / "log"},
+        {"limits": 4},
     ]
     for facts in wrong:
         with pytest.raises(OptionsError):
-            DeltaReader(tmp_path / "log", **({"source": "127.0.0.1:1"} | facts))
+            DeltaReader(
+                tmp_path / "log", **({"source": "127.0.0.1:1", "checkpoint": tmp_path / "own"} | facts)
+            )
+    assert not (tmp_path / "own").exists()
     assert sorted(p.name for p in (tmp_path / "log").iterdir()) == names
     walkit.open(tmp_path / "loose", options=walkit.LogOptions(durability="none")).close()
     with pytest.raises(OptionsError):

@@ -19,7 +19,7 @@ from walkit.events import EventCallback, EventSink
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.validate import as_bytes
 from walkit.metrics import DeltaReaderStatistics
-from walkit.read.claim import LEASE_S_DEFAULT
+from walkit.read.claim import LEASE_S_DEFAULT, lease_us_of
 from walkit.read.kept_claim import KeptClaim
 from walkit.record import AppendResult, Kind, Record
 from walkit.replication.core.backoff import Backoff
@@ -94,6 +94,9 @@ class DeltaReader:
         check_number(checkpoint_s, "checkpoint_s", 0, SECONDS_MAX)
         check_number(interval_ms, "interval_ms", 0, SECONDS_MAX)
         check_kind(limits, ReplayLimits, "limits")
+        default_s = LEASE_S_BARE if checkpoint is None else LEASE_S_DEFAULT
+        lasts_s = default_s if lease_s is None else lease_s
+        lease_us_of(lasts_s)  # a wrong one is refused before a folder is made
         self._log, self._events = shared_log(storage), EventSink(events)
         self._name = claim or f"delta-{secrets.token_hex(4)}"
         self._limits = limits or ReplayLimits()
@@ -105,8 +108,7 @@ class DeltaReader:
             return DeltaPoller(version=version, interval_ms=interval_ms, backoff=backoff)
 
         def opened() -> DeltaLoop:
-            default_s = LEASE_S_BARE if checkpoint is None else LEASE_S_DEFAULT
-            saved, kept, saved_lsn = self._begin(checkpoint, default_s if lease_s is None else lease_s)
+            saved, kept, saved_lsn = self._begin(checkpoint, lasts_s)
             reached = self._state.reached
             loop = DeltaLoop(
                 name=self._name,
