@@ -29,7 +29,7 @@ from walkit.replication import Primary, Replica, promote
 from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.source import StoredSource
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
-from walkit.replication.protocol.messages import Chunk, Plan
+from walkit.replication.protocol.messages import Plan
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
@@ -225,14 +225,7 @@ def test_a_plan_says_nothing_that_its_frames_do_not_bear_out(
             try:
                 session.take(plan)
                 while session.asked:
-                    fetch = session.asked.popleft()
-                    session.take(
-                        Chunk(
-                            file=fetch.file,
-                            offset=fetch.offset,
-                            data=planned.read(fetch.file, fetch.offset, fetch.size),
-                        )
-                    )
+                    session.answer(planned)
             except CorruptionError:
                 assert plan is not planned.plan and not session.finished
             else:

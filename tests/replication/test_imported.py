@@ -6,7 +6,6 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.support.crash_recorder import Filmed
 from tests.support.crashes import SMALL, rows_of
 from tests.support.imports import bytes_of, frames_of, import_all, log_of_epochs, replica_on, runs_after
 from tests.support.interrupts import Strike, interrupt_in
@@ -28,7 +28,7 @@ from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.format.frame import FrameFault, prepare_body, seal_frame
 from walkit.format.layout import HAS_VALUE, SegmentFlag
 from walkit.format.manifest import LogEnd
-from walkit.models import CrashingStorage, FaultyStorage, Operation
+from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.frame_run import FrameRun, check_run
 from walkit.replication.replica.rewind import RewindReport, rewind_storage
@@ -63,23 +63,14 @@ def test_imported_frames_are_the_primarys_frame_by_frame(primary: CrashingStorag
     assert walkit.verify(storage).ok
 
 
-class Moments(FaultyStorage):
-    """Takes what a power cut and a kill would leave before every operation that changes anything."""
+class Moments(Filmed):
+    """Names each image by the end that the replica knew as durable."""
 
-    def __init__(self, inner: CrashingStorage) -> None:
-        super().__init__(inner)
-        self.durable = 0
-        self.images: list[tuple[int, CrashingStorage]] = []
+    durable = 0
 
-    def perform(self, operation: Operation, act: Callable[[], Any], **rest: Any) -> Any:
-        """See FaultyStorage; the image has the end that the replica knew as durable."""
-        if operation.name not in ("read", "open"):
-            assert isinstance(self.inner, CrashingStorage)
-            number = len(self.images)
-            keep: Any = ("none", "random", "all", "random")[number % 4]
-            image = self.inner.process_kill() if number % 5 == 4 else self.inner.crash(keep=keep, seed=number)
-            self.images.append((self.durable, image))
-        return super().perform(operation, act, **rest)
+    def take(self, moment: str) -> None:
+        """See Filmed."""
+        super().take(str(self.durable))
 
 
 @pytest.mark.parametrize("step", [3, pytest.param(1, marks=pytest.mark.slow)])  # slow: each is a whole import
@@ -90,6 +81,7 @@ def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(
     whole = bytes_of(primary)
     manifest = load_manifest(primary)
     moments = Moments(CrashingStorage())
+    moments.running = True
     log = replica_on(moments, manifest)
     for run in runs_after(primary, log.end, 3):
         moments.durable = log.import_run(run, manifest.lineage[: run.identity.epoch]).position
@@ -97,9 +89,9 @@ def test_a_crash_at_any_moment_of_import_leaves_a_prefix_and_import_goes_on(
     assert bytes_of(moments) == whole
     assert len(moments.images) > 60
     ends = set()
-    for durable, image in moments.images[::step]:
+    for known, image in moments.images[::step]:
         recovered = replica_on(image, manifest)
-        assert recovered.end.position >= durable
+        assert recovered.end.position >= int(known.rpartition(" ")[2])
         ends.add(recovered.end.position)
         import_all(recovered, primary, 7)
         recovered.close()
