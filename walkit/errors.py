@@ -166,7 +166,7 @@ class RecordTimeError(WalkitError, ValueError):
 
 
 def how_to_install(extras: str) -> str:
-    """Return how the packages of extras are installed: from the checkout, as there is no release."""
+    """Return the command that installs the packages of extras: from the checkout, until there is a release."""
     return f"in walkit's checkout: pip install -e '.[{extras}]'"
 
 

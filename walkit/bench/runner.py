@@ -1,6 +1,6 @@
-"""The one runner of benchmarks: cases that take turns, run after run, and rows that say n and spread.
+"""The one runner of benchmarks: cases that take turns, run after run, and their rows as plain values.
 
-What a machine does meanwhile, it does to every case: a run goes through all of them before the next begins.
+A change of the machine meets every case: a run goes through all of them before the next begins.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ a bar, an example after `$`, and its arguments. A paragraph without a handler ha
 brackets is a group of arguments, which `+` adds to a command.
 
 An argument is its names, the name of its value, and two spaces before its help. `=` sets a default, `>` the attribute,
-`<>` the kind of the value, where its name does not (see `values`). Lower case between bars lists the possible values.
+`<>` the kind of the value, if its name does not (see `values`). Lower case between bars lists the possible values.
 `...` lets an option be repeated, `*` takes any number of arguments, and of neighbours with `/` only one may be given.
 A deeper indent continues a line.
 """

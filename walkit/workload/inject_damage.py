@@ -1,7 +1,7 @@
 """Damage to the files of a log whose writer is dead, for showing and testing recovery.
 
 A bit that flips and a segment that is gone take acknowledged data, so an opening has to refuse it. The first half of a
-frame at the end is what a power cut may leave of a write; a killed process rarely does, because the kernel finishes the
+frame at the end may be left by a power cut; a killed process rarely leaves one, because the kernel finishes the
 system call under way.
 """
 
