@@ -17,10 +17,12 @@ import pytest
 import walkit
 from scripts.browsing import ROOT, Seen
 from tests.measure.runs import make_run
+from tests.views.waiting import until
 from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.views import given, serve
 from walkit.views.given import GivenPage
 from walkit.views.page import make_shell
+from walkit.views.page_inspector import InspectorPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -135,14 +137,14 @@ def test_what_is_gone_since_is_told_on_the_page(things: Path) -> None:
     (things / "run.parquet").write_bytes(b"PAR1")
     shell = make_shell(shown=shown)
     try:
-        assert shell.refresh() and isinstance(shell.page, GivenPage)
-        log = shell.page.part
+        log = shell.page
+        assert isinstance(log, InspectorPage)
+        until(log, lambda: log.frame is not None)
+        assert "segments" in log.numbers.object and "An example" not in log.face.text.object
         shell.go("given-2")
         assert isinstance(shell.page, GivenPage)
         assert "is not a whole saved run" in shell.page.part.text.object  # type: ignore[union-attr]
         shutil.rmtree(things / "orders")
-        log.source._next_ns = 0  # type: ignore[union-attr]
-        log.refresh()
-        assert "no log at" in log.live.status.object  # type: ignore[union-attr]
+        until(log, lambda: "no log at" in log.status.object)
     finally:
         shell.close()

@@ -79,19 +79,23 @@ def test_moving_equals_drawing() -> None:
     """A figure moved from nothing, and from another series, to one is equal to the figure drawn of it."""
     wanted = series(50, events=EVENTS)
     fresh = json.loads(live_timeline(wanted, window_s=5).to_json())
-    for first in (series(0), series(80), series(20, p50_us=np.full(20, np.nan))):
+    for first in (series(0), series(80)):
         moved = live_timeline(first, window_s=5)
         move_live_timeline(moved, wanted, window_s=5)
         assert json.loads(moved.to_json()) == fresh
 
 
-def test_what_was_not_seen_is_named() -> None:
-    """A column of nothing but nan is in the legend with the words for it; before the first point nothing is missing."""
-    unseen = live_timeline(series(5, p99_us=np.full(5, np.nan), queue_records=np.full(5, np.nan)))
-    named = {trace.name for trace in unseen.data if trace.showlegend}
-    assert {"p99 (not seen)", "records that wait (not seen)", "p50"} <= named
-    for nothing in (series(0), series(1)):  # the one point of the second is a gap
-        assert not [trace.name for trace in live_timeline(nothing).data if "not seen" in trace.name]
+def test_what_was_not_seen_is_left_out() -> None:
+    """Columns of nothing but nan have no curve and no panel; before the first point all are there."""
+    nothing = np.full(5, np.nan)
+    wanted = series(5, p99_us=nothing, queue_records=nothing, in_flight=nothing)
+    unseen = live_timeline(wanted)
+    assert {"p99", "records that wait"}.isdisjoint(drawn(unseen)) and "p50" in drawn(unseen)
+    assert len(list(unseen.select_xaxes())) == 5
+    for empty in (series(0), series(1)):  # the one point of the second is a gap
+        assert drawn(live_timeline(empty)).keys() == CURVES.keys()
+    with pytest.raises(ValueError, match="other curves"):
+        move_live_timeline(unseen, series(9))
 
 
 def test_warnings_and_title_stand_above() -> None:

@@ -87,7 +87,7 @@ def test_the_view_shows_the_newest_step(shelf: Shelf) -> None:
     """Tell a view nothing, a step, and another one: sentence, figure and numbers are those of the newest."""
     view = CompactionView()
     view.tell(None)
-    assert "No store yet" in view.text.object and view.figure.visible is False
+    assert "An example" in view.text.object and view.figure.visible is False
     shelf.do("write")
     for step in ("checkpoint", "compact"):
         report = shelf.do(step)
@@ -116,7 +116,7 @@ def test_the_buttons_of_the_page_work_on_one_store_of_its_own() -> None:
         page.new_log.clicks += 1
         wait_until(lambda: not page.session.busy, "the new store is made")
         page.refresh()
-        assert "No store yet" in page.compaction.text.object and not page.compaction.figure.visible
+        assert "An example" in page.compaction.text.object and not page.compaction.figure.visible
         assert not (folder / "store").exists()
         page.steps["write"].clicks += 1
         wait_until(lambda: not page.session.busy, "the new store is written")

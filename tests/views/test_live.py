@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -16,7 +17,7 @@ import walkit
 from tests.plots.test_figures import make_run
 from walkit.errors import MissingExtraError
 from walkit.measure import RunEvent
-from walkit.views import LiveView, LogSource, Point, Reading, live, recorded
+from walkit.views import LiveView, LogSource, Point, Reading, live, recorded, sources
 from walkit.views.live import view_of_run
 from walkit.views.parts import numbers_html, pn, sentence_html
 
@@ -34,7 +35,7 @@ def test_a_recorded_run_is_shown_as_it_was() -> None:
         shown = curves(view)
         assert np.array_equal(shown["records/s"], run.timeline.records_per_s)
         assert np.array_equal(shown["p50"], run.timeline.p50_us / 1e6, equal_nan=True)
-        assert "records that wait (not seen)" in shown
+        assert "p99" in shown and "records that wait" not in shown
         assert list(view.figure.object.data[-1].x) == [0.25]
         assert "a &lt;run&gt;" in view.status.object
         assert "an acknowledged record may be lost" in view.status.object
@@ -54,7 +55,7 @@ def test_a_live_log_is_shown_through_its_statistics() -> None:
         assert last.records_per_s > 0
         assert last.write_us > 0
         assert np.isnan(last.p50_us)
-        assert "p50 (not seen)" in curves(view)
+        assert "write and sync of a frame, mean" in curves(view) and "p50" not in curves(view)
         assert "acked lsn" in view.numbers.object
         assert ">100<" in view.numbers.object
         assert view.history.series().time_s.tolist() == sorted(view.history.series().time_s)
@@ -87,6 +88,22 @@ def test_events_of_a_live_log_are_on_the_clock(tmp_path: Path) -> None:
         for _ in range(20):
             log.append(bytes(8_000))
         assert source.read().events == []
+
+
+def test_a_live_log_stands_still_when_nothing_is_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Append, then rest longer than the limit: no more points and a sentence; a later append follows a gap."""
+    with walkit.open("memory://live-idle") as log:
+        source = LogSource(log)
+        log.append(b"first")
+        assert len(source.read().points) == 1
+        monkeypatch.setattr(sources, "IDLE_NS", 0)
+        idle = [source.read() for _ in range(3)]
+        assert not any(each.points for each in idle)
+        assert re.search(r"Idle since \d\d:\d\d:\d\d, showing the last run", idle[-1].status)
+        log.append(b"second")
+        gap, point = source.read().points
+        assert np.isnan(gap.records_per_s) and point.records_per_s > 0 and gap.time_s <= point.time_s
+        source.close()
 
 
 def test_a_view_does_not_keep_a_log_open() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +17,6 @@ from walkit.storage.address import StorageOptions
 from walkit.views import Shell, given
 from walkit.views.frame_pages import PAGE_FRAMES, FramePage, frame_around, page_before, page_from
 from walkit.views.frame_search import find_key, find_lsn
-from walkit.views.given import GivenPage, LogView
 from walkit.views.inspector_rows import logs_below
 from walkit.views.jobs import Job
 from walkit.views.log_outline import outline_of
@@ -163,10 +163,11 @@ def test_dashboard_is_given_urls(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     shell = make_shell(root=root / "folder", shown=given([f"objects:{root}/orders", url]))
     for number in (1, 2):
         shell.go(f"given-{number}")
-        assert isinstance(shell.page, GivenPage) and isinstance(shell.page.part, LogView)
-        shell.refresh()
-        assert shell.page.part.source.last_lsn == EPOCHS * RECORDS
-        assert "LSN" in shell.page.part.segments.object
+        given_page = shell.page
+        assert isinstance(given_page, InspectorPage)
+        until(given_page, partial(getattr, given_page, "frame"))
+        assert given_page.outline is not None and given_page.outline.last_lsn == EPOCHS * RECORDS
+        assert f"LSN 1 to {EPOCHS * RECORDS}" in given_page.status.object
     page = inspector(shell, url)
     assert page.page is not None and page.page.items
     shell.close()

@@ -16,11 +16,9 @@ from walkit.measure.condensed import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.cards import Card, CardRow, cards_html, spark_words
 from walkit.views.history import NOTHING, POINTS_MAX, History, detail_of
-from walkit.views.live_load import LoadView
-from walkit.views.load_controls import DEFAULTS, PRESETS, LoadControls
 from walkit.views.overview import Point
 from walkit.views.page import make_shell
-from walkit.views.page_live import LivePage
+from walkit.views.page_live import DEFAULTS, PRESETS, LivePage, LoadControls, LoadView
 from walkit.views.session import Session
 from walkit.views.shell import Shell
 from walkit.views.sources import Reading
@@ -59,6 +57,11 @@ def test_a_preset_sets_every_control(shell: Shell, preset: str, expected: list[d
     assert page.controls.loads == tuple(ContinuousLoad(raw=True, **fields) for fields in expected)
     shell.refresh()
     assert urlencode(page.state()) in str(shell.query.value)
+    assert not page.controls.__panel__().objects
+    for name, count in (("Load", 7), ("Log", 5)):
+        page.controls.drawers[name].value = True
+        assert len(page.controls.__panel__().objects) == count
+        page.controls.drawers[name].value = False
     assert set(PRESETS[preset]) <= set(DEFAULTS)
 
 
@@ -164,14 +167,15 @@ def test_what_a_session_tells_is_drawn(told: Told) -> None:
     assert np.asarray(heat.z).sum() == 40 and np.asarray(heat.z).shape[1] == 4
     assert len(heat.y) == len(heat.z) + 1 and len(heat.x) == 5
     assert min(heat.y) <= 0.001 <= max(heat.y)
-    assert [row[0] for row in latency["write and sync"].customdata] == [3000, 3256, 3512]
-    assert list(latency["write and sync"].y) == ["slot 1", "slot 2", "slot 1"]
-    assert "the slowest" in latency["write and sync"].customdata[1][2]
-    assert "synced not yet" in latency["write and sync"].customdata[2][2]
+    bars = traces(view, "frames")["write and sync"]
+    assert [row[0] for row in bars.customdata] == [3000, 3256, 3512]
+    assert list(bars.y) == ["slot 1", "slot 2", "slot 1"]
+    assert "the slowest" in bars.customdata[1][2]
+    assert "synced not yet" in bars.customdata[2][2]
     assert [note.text for note in view.rates.object.layout.annotations] == ["8 threads"]
     cards = view.cards.object
     assert "25%" in cards and "measured at 10:00:00" in cards and ">103<" in cards
-    assert cards.count('role="img"') == 4 and "records/s: last 103, between 100 and 103" in cards
+    assert cards.count('role="img"') == 5 and "records/s: last 103, between 100 and 103" in cards
 
 
 def test_axes_have_numbers_once_there_is_a_point(told: Told) -> None:
@@ -180,7 +184,7 @@ def test_axes_have_numbers_once_there_is_a_point(told: Told) -> None:
     for count, numbered in ((0, False), (4, True)):
         told.next = {DISK: reading(0, count)}
         view.refresh()
-        for pane in (view.rates, view.latency):
+        for pane in view.panes:
             layout = pane.object.layout.to_plotly_json()
             axes = [axis for name, axis in layout.items() if name.startswith(("xaxis", "yaxis"))]
             own = [axis.get("showticklabels", True) for axis in axes if "matches" not in axis]
@@ -212,8 +216,8 @@ def test_two_places_are_drawn_with_their_names(told: Told) -> None:
     assert {"records/s, disk", "records/s, gp3", "raw device, gp3"} <= set(rates)
     latency = traces(view, "latency")
     assert {"records by latency, disk", "records by latency, gp3"} <= set(latency)
-    assert {"disk slot 1", "gp3 slot 2"} <= set(latency["write and sync"].y)
-    assert view.cards.object.count('role="img"') == 8
+    assert {"disk slot 1", "gp3 slot 2"} <= set(traces(view, "frames")["write and sync"].y)
+    assert view.cards.object.count('role="img"') == 10
     told.next = {DISK: reading(4, 300)}
     view.window = "10 s"
     view.refresh()
@@ -276,9 +280,9 @@ def test_a_clicked_frame_is_inspected(shell: Shell, told: Told, monkeypatch: pyt
     told.next = {DISK: reading(0, 1, position=7_000), MODEL: reading(0, 1)}
     page.refresh()
     assert not page.inspect.disabled
-    page.live.latency.click_data = {"points": [{"curveNumber": 1}, {"customdata": [7256, 0, "words"]}]}
+    page.live.frames.click_data = {"points": [{"curveNumber": 1}, {"customdata": [7256, 0, "words"]}]}
     assert gone == [("inspector", {"log": "scratch", "position": "7256"})]
-    page.live.latency.click_data = {"points": [{"customdata": [256, 1, "words"]}]}
+    page.live.frames.click_data = {"points": [{"customdata": [256, 1, "words"]}]}
     assert len(gone) == 1 and "without a file to inspect" in str(page.session.jobs.problem)
     page.inspect.clicks += 1
     assert gone[1:] == [("inspector", {"log": "scratch", "position": "7256"})]

@@ -35,7 +35,8 @@ def done(page: RecoveryPage, fault: FaultName) -> FaultReport:
     assert page.session.jobs.problem is None
     report = page.session.recovery.newest
     assert report is not None and report.fault == fault
-    assert report.promise in page.recovery.text.object and report.place in page.recovery.text.object
+    assert not page.about.visible
+    assert all(words in page.recovery.details.object for words in (report.promise, report.place))
     return report
 
 
@@ -157,7 +158,7 @@ def test_faults_of_the_place_lose_nothing_acknowledged(
     assert (unknown in (0, BUNDLE) if fault == "power" else unknown == 0) and report.lost == 0
     assert (report.failure and report.failure.name) == error
     assert "Every record that was known to be acknowledged is there" in page.recovery.text.object
-    assert error is None or f"The writer got {error}" in page.recovery.text.object
+    assert error is None or f"The writer got {error}" in page.recovery.details.object
     assert [row for row, _ in report.outcome.applied] and marked(page)
     assert fates(report)["kept"] == report.recovery.end_position
 
@@ -197,7 +198,7 @@ def test_recovery_times_are_measured_and_drawn(page: RecoveryPage, monkeypatch: 
     monkeypatch.setattr("walkit.views.recovery_lab.SEGMENT_BYTES_MEASURED", (1 << 18,))
     assert not page.sweep.over_checkpoint.visible
     page.measure.clicks += 1
-    assert not page.cancel.disabled
+    assert page.bar.__panel__().visible
     wait_until(lambda: not page.session.busy, "it is measured")
     page.refresh()
     sweep = page.session.recovery.sweep
@@ -216,7 +217,7 @@ def test_recovery_times_are_measured_and_drawn(page: RecoveryPage, monkeypatch: 
 def test_a_measurement_is_cancelled(page: RecoveryPage) -> None:
     """Cancel a sweep while it fills its stores: the page shows it, nothing is left, and a fault can be done."""
     page.measure.clicks += 1
-    page.cancel.clicks += 1
+    page.bar.cancel.clicks += 1
     wait_until(lambda: not page.session.busy, "it is cancelled")
     page.refresh()
     assert "was cancelled" in page.status.object and page.session.recovery.sweep is None

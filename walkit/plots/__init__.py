@@ -23,8 +23,10 @@ from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.live_load import (
     LATENCY_EDGES_S,
     LoadSeries,
+    live_frames,
     live_latency,
     live_rates,
+    move_live_frames,
     move_live_latency,
     move_live_rates,
 )
@@ -73,9 +75,11 @@ __all__ = [
     "lag_over_time",
     "latency_distribution",
     "latency_over_load",
+    "live_frames",
     "live_latency",
     "live_rates",
     "live_timeline",
+    "move_live_frames",
     "move_live_latency",
     "move_live_rates",
     "move_live_timeline",

@@ -89,6 +89,7 @@ _PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
 )
 _HEIGHTS = (0.27, 0.29, 0.13, 0.13, 0.13)
 HEIGHT_PX = 760
+EVENTS_SHARE = 0.05
 
 
 def live_timeline(
@@ -102,23 +103,35 @@ def live_timeline(
 ) -> Figure:
     """Draw throughput, latency percentiles, queue, frame sizes and events, one below the other on one clock.
 
-    `window_s` is how many seconds back from the newest point the first view reaches; None: all of it. An unseen curve
-    stays empty, and its name says that. `move_live_timeline` gives the figure a newer series.
+    Panels and curves without a value are left out; before anything was seen, all are there. `window_s` is how many
+    seconds back from the newest point the first view reaches; None: all of it. `move_live_timeline` gives the figure a
+    newer series.
     """
-    panels = subplots(rows=6, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=[*_HEIGHTS, 0.05])
+    seen = seen_curves(series)
+    rows = [
+        (share, label, scale, [curve for curve in curves if curve[0] in seen])
+        for share, (label, scale, curves) in zip(_HEIGHTS, _PANELS, strict=True)
+    ]
+    rows = [row for row in rows if row[3]]
+    shares = [row[0] for row in rows] + [EVENTS_SHARE]
+    last = len(shares)
+    panels = subplots(rows=last, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=shares)
     drawing = dress(
         panels,
         escape(title),
         subtitle=subtitle,
         warnings=warnings,
-        alt="A working log: records per second, latency, queue, records and bytes of a frame, and events over time",
-        height=HEIGHT_PX,
+        alt=f"A working log over time: {', '.join(row[1] for row in rows)}, and events",
+        height=round(160 + (HEIGHT_PX - 160) * sum(shares)),
         theme=theme,
         hovermode="x unified",
     )
-    for row, (label, scale, curves) in enumerate(_PANELS, start=1):
+    for row, (_, label, scale, curves) in enumerate(rows, start=1):
         for _, shown, paint in curves:
-            curve = go.Scatter(mode="lines", name=shown, line={"color": paint}, connectgaps=False)
+            line = {"color": paint}
+            curve = go.Scatter(
+                mode="lines", name=shown, line=line, connectgaps=False, showlegend=len(curves) > 1
+            )
             drawing.add_trace(curve, row=row, col=1)
         drawing.update_yaxes(title={"text": label, "font": {"size": 11}}, type=scale, row=row, col=1)
         if scale == "linear":
@@ -128,31 +141,33 @@ def live_timeline(
     events = go.Scatter(
         mode="markers", name="events", showlegend=False, hovertemplate="%{text}<extra></extra>"
     )
-    drawing.add_trace(events, row=6, col=1)
-    drawing.update_yaxes(visible=False, range=[0, 2], row=6, col=1)
+    drawing.add_trace(events, row=last, col=1)
+    drawing.update_yaxes(visible=False, range=[0, 2], row=last, col=1)
     drawing.update_xaxes(**CLOCK)
+    drawing.layout.meta = {**drawing.layout.meta, "curves": list(seen)}
     move_live_timeline(drawing, series, window_s=window_s)
     return drawing
 
 
-def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
-    """Make a figure of `live_timeline` show another series, in place: much less work than drawing it again.
+def seen_curves(series: LiveSeries) -> tuple[str, ...]:
+    """Return the columns that have a value, of those that are drawn; all of them before anything was seen."""
+    drawn = [name for _, _, curves in _PANELS for name, _, _ in curves]
+    seen = tuple(name for name in drawn if np.isfinite(getattr(series, name)).any())
+    return seen or tuple(drawn)
 
-    Changed values are replaced as a whole, so a shallow copy (Panel keeps one) shows a difference.
+
+def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
+    """Make a figure of `live_timeline` show another series with the same `seen_curves`, in place.
+
+    That is much less work than drawing it again. Changed values are replaced as a whole, so a shallow copy (Panel keeps
+    one) shows a difference. ValueError if the series has other curves.
     """
-    columns, traces = series.columns(), iter(drawing.data)
-    # Before anything was seen, nothing is missing.
-    began = any(np.isfinite(values).any() for name, values in columns.items() if name != "time_s")
-    for _, _, curves in _PANELS:
-        for name, shown, _ in curves:
-            values = columns[name] / 1e6 if name.endswith("_us") else columns[name]
-            seen = not began or bool(np.isfinite(values).any())
-            next(traces).update(
-                x=series.time_s,
-                y=values,
-                name=shown if seen else f"{shown} (not seen)",
-                showlegend=len(curves) > 1 or not seen,
-            )
+    traces, seen = iter(drawing.data), seen_curves(series)
+    if list(seen) != list(drawing.layout.meta["curves"]):
+        raise ValueError("the series has other curves than the figure: draw another figure")
+    for name in seen:
+        values = getattr(series, name)
+        next(traces).update(x=series.time_s, y=values / 1e6 if name.endswith("_us") else values)
     killed = [event.name == "SIGKILL" for event in series.events]
     # One mark without a place if no event exists: for an empty curve alone plotly.js draws axes of NaN.
     nowhere: list[Any] = [None]

@@ -1,4 +1,4 @@
-"""A log under load as it works, in two figures side by side: rates and queue; latencies and single frames.
+"""A log under load as it works, in three figures: the stream of frames; rates and queue; latencies.
 
 One or two series at a time: this disk, a modelled volume, or both. Each figure is moved in place to a newer series.
 """
@@ -29,6 +29,7 @@ from walkit.plots.style import (
     Figure,
     Theme,
     dress,
+    figure,
     go,
     subplots,
 )
@@ -40,6 +41,7 @@ Float64Array = npt.NDArray[np.float64]
 LATENCY_EDGES_S = tuple((np.logspace(-6, 2, 65)).tolist())
 """Edges of the heat map's rows, seconds: from a microsecond to 100 s, eight rows for each power of ten."""
 HEIGHT_PX = 505
+FRAMES_PX = 250
 MARGIN = {"l": 58, "r": 58, "t": 34, "b": 62}
 SERIES_MAX = 2
 EVENTS_MAX = 60
@@ -164,37 +166,58 @@ def move_live_rates(
 def live_latency(
     series: Sequence[LoadSeries], *, window_s: float | None = None, theme: Theme = None
 ) -> Figure:
-    """Draw a heat map of latencies over time for each series, with p50, p99 and p99.9; below, single frames.
-
-    The frames are a Gantt chart on a clock of their own, milliseconds from the sealing of the first: a lane for each
-    slot in flight, the colour shows the cause of the wait. `customdata` of a bar starts with (position, index of its
-    series). Otherwise as `live_rates`.
-    """
+    """Draw a heat map of latencies over time for each series, with p50, p99 and p99.9. Otherwise as `live_rates`."""
     heats = max(len(series[:SERIES_MAX]), 1)
-    panels = subplots(
-        rows=heats + 1, cols=1, vertical_spacing=0.1, row_heights=[0.58 / heats] * heats + [0.42]
-    )
     drawing = dress(
-        panels,
+        subplots(rows=heats, cols=1, vertical_spacing=0.1),
         "",
-        alt="Latencies of a log under load over time, and its slowest frames from sealing to acknowledgement",
+        alt="Latencies of a log under load over time",
         height=HEIGHT_PX,
         theme=theme,
         hovermode="closest",
-        barmode="overlay",
-        margin=MARGIN | {"l": 96},
+        margin=MARGIN,
     )
     _add_heat_rows(drawing, series[:SERIES_MAX])
-    _add_lanes(drawing, heats + 1)
     clocks = _clocks(heats)
     for axis in clocks:
         drawing.update_layout({axis: dict(CLOCK)})
-    _place_legends(drawing, 1.0, -0.14)
-    drawing.update_layout(
-        legend={"x": 1, "xanchor": "right", "yanchor": "bottom"}, legend2={"title": {"text": "waits for "}}
-    )
+    _place_legends(drawing, 1.0)
+    drawing.update_layout(legend={"x": 1, "xanchor": "right", "yanchor": "bottom"})
     drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: clocks}
     move_live_latency(drawing, series, window_s=window_s)
+    return drawing
+
+
+def live_frames(series: Sequence[LoadSeries], *, theme: Theme = None) -> Figure:
+    """Draw single frames on a clock of their own, from the sealing of the first: a lane for each slot in flight.
+
+    The colour shows the cause of a wait. `customdata` of a bar starts with (position, index of its series).
+    """
+    drawing = figure(
+        "",
+        alt="The stream of frames of a log under load, each from sealing to acknowledgement",
+        height=FRAMES_PX,
+        theme=theme,
+        hovermode="closest",
+        barmode="overlay",
+        margin=MARGIN | {"l": 96, "t": 8, "b": 70},
+    )
+    for name, paint, width in WAITS:
+        bar = go.Bar(
+            orientation="h",
+            name=name,
+            showlegend=True,
+            width=width,
+            marker={"color": paint, "line": {"color": "rgba(255,255,255,0.55)", "width": 0.6}},
+            hovertemplate="%{customdata[2]}<extra></extra>",
+        )
+        drawing.add_trace(bar)
+    words = {"text": "time since the first of these frames was sealed", "font": {"size": 12}, "standoff": 0}
+    drawing.update_xaxes(title=words, **SECONDS)
+    drawing.update_yaxes(autorange="reversed", showgrid=False)
+    _place_legends(drawing, -0.26)
+    drawing.update_layout(legend={"title": {"text": "waits for "}})
+    move_live_frames(drawing, series)
     return drawing
 
 
@@ -234,31 +257,6 @@ def _add_heat_rows(drawing: Figure, series: Sequence[LoadSeries]) -> None:
         )
 
 
-def _add_lanes(drawing: Figure, row: int) -> None:
-    for name, paint, width in WAITS:
-        bar = go.Bar(
-            orientation="h",
-            name=name,
-            legend="legend2",
-            showlegend=True,
-            width=width,
-            marker={"color": paint, "line": {"color": "rgba(255,255,255,0.55)", "width": 0.6}},
-            hovertemplate="%{customdata[2]}<extra></extra>",
-        )
-        drawing.add_trace(bar, row=row, col=1)
-    drawing.update_xaxes(
-        title={
-            "text": "time since the first of these frames was sealed",
-            "font": {"size": 12},
-            "standoff": 0,
-        },
-        row=row,
-        col=1,
-        **SECONDS,
-    )
-    drawing.update_yaxes(autorange="reversed", showgrid=False, row=row, col=1)
-
-
 def move_live_latency(
     drawing: go.Figure, series: Sequence[LoadSeries], *, window_s: float | None = None
 ) -> None:
@@ -268,22 +266,26 @@ def move_live_latency(
         next(traces).update(**_heat(one))
         for column, _, _ in PERCENTILES:
             next(traces).update(x=one.live.time_s, y=getattr(one.live, column) / 1e6)
+    heats = max(len(series[:SERIES_MAX]), 1)
+    axes = tuple((axis.replace("axis", ""), axis.replace("xaxis", "y")) for axis in _clocks(heats))
+    set_clock(drawing, series, window_s, _clocks(heats), band_axes=axes)
+    _number_axes(drawing, series)
+
+
+def move_live_frames(drawing: go.Figure, series: Sequence[LoadSeries]) -> None:
+    """Make a figure of `live_frames` show other frames, in place."""
     frames = [(one.label, one.frames) for one in series[:SERIES_MAX]]
     rows = list(frame_bars(frames))
-    for number, _ in enumerate(WAITS):
+    for number, trace in enumerate(drawing.data):
         mine = [row for row in rows if row[0] == number]
-        next(traces).update(
+        trace.update(
             y=[row[1] for row in mine],
             base=np.array([row[2] for row in mine]),
             x=np.array([row[3] for row in mine]),
             customdata=[row[4] for row in mine],
         )
-    heats = max(len(series[:SERIES_MAX]), 1)
-    lanes = f"yaxis{heats + 1}"
     order = {"categoryorder": "array", "categoryarray": lane_names(frames)}
-    drawing.update_layout({lanes: drawing.layout[lanes].to_plotly_json() | order}, overwrite=True)
-    axes = tuple((axis.replace("axis", ""), axis.replace("xaxis", "y")) for axis in _clocks(heats))
-    set_clock(drawing, series, window_s, _clocks(heats), band_axes=axes)
+    drawing.update_layout({"yaxis": drawing.layout.yaxis.to_plotly_json() | order}, overwrite=True)
     _number_axes(drawing, series)
 
 
@@ -298,11 +300,13 @@ def _number_axes(drawing: go.Figure, series: Sequence[LoadSeries]) -> None:
             drawing.update_layout({name: axis | {"showticklabels": shown}}, overwrite=True)
 
 
-def _place_legends(drawing: go.Figure, first_y: float, second_y: float, *, wide: bool = False) -> None:
+def _place_legends(drawing: go.Figure, *tops: float, wide: bool = False) -> None:
     look = {"orientation": "h", "yanchor": "top", "x": 0, "font": {"size": 11}, "traceorder": "normal"}
     if wide:  # names with a place: three in a row
         look |= {"entrywidth": 0.33, "entrywidthmode": "fraction"}
-    drawing.update_layout(legend={**look, "y": first_y}, legend2={**look, "y": second_y})
+    drawing.update_layout(
+        {name: {**look, "y": y} for name, y in zip(("legend", "legend2"), tops, strict=False)}
+    )
 
 
 def _clocks(heats: int) -> list[str]:

@@ -8,9 +8,11 @@ from html import escape
 
 from walkit._internal.text import counted
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import BLUE, ORANGE, SKY, Figure, Theme, figure, go
+from walkit.plots.style import BLUE, NEUTRAL, ORANGE, Figure, Theme, figure, go
 from walkit.plots.units import COUNTS
 
+LEFT, RIGHT = BLUE, ORANGE
+"""Colours of the two states."""
 SEGMENTS_DRAWN_MAX = 200
 """A log of more segments is drawn as one bar."""
 
@@ -53,11 +55,11 @@ def states_timeline(lanes: Iterable[StateLane], *, theme: Theme = None) -> Figur
                     width=0.5,
                     name="segments",
                     showlegend=False,
-                    marker={"color": (SKY, BLUE)[start], "opacity": 0.55},
+                    marker={"color": NEUTRAL, "opacity": (0.35, 0.55)[start]},
                     hovertemplate="%{text}<extra></extra>",
                 )
             )
-    for side, symbol in (("left", "triangle-down"), ("right", "triangle-up")):
+    for side, symbol, paint in (("left", "triangle-down", LEFT), ("right", "triangle-up", RIGHT)):
         at = [
             (lsn, name) for name, lane in zip(names, drawn, strict=True) for s, lsn in lane.marks if s == side
         ]
@@ -67,7 +69,7 @@ def states_timeline(lanes: Iterable[StateLane], *, theme: Theme = None) -> Figur
                 y=[name for _, name in at],
                 mode="markers",
                 name=side,
-                marker={"symbol": symbol, "size": 16, "color": ORANGE, "line": {"width": 1}},
+                marker={"symbol": symbol, "size": 16, "color": paint, "line": {"width": 1}},
                 hovertemplate=f"{side} state: LSN %{{x:,d}}<extra></extra>",
             )
         )

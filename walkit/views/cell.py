@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from walkit.errors import MissingExtraError
-from walkit.plots import LiveSeries, live_timeline, move_live_timeline
+from walkit.plots import Figure
 
 try:
     import anywidget
@@ -42,22 +42,17 @@ class CellWidget(anywidget.AnyWidget):
 class CellFace:
     """Sentence, numbers and figure in a cell. Any thread may change it, one at a time."""
 
-    def __init__(self, series: LiveSeries, window_s: float | None) -> None:
-        self._window_s = window_s
-        self._drawing = live_timeline(series, window_s=window_s)
-        self._drawing.layout.uirevision = "live"  # the zoom stays
-        self._drawing.layout.autosize = True
-        self.widget = CellWidget(plotly_js=_plotly_js(), figure=self._drawing.to_json())
+    def __init__(self) -> None:
+        self.widget = CellWidget(plotly_js=_plotly_js())
 
     def show(self, status: str, numbers: str) -> None:
         """Show another sentence and other numbers."""
         self.widget.status = status
         self.widget.numbers = numbers
 
-    def draw(self, series: LiveSeries) -> None:
-        """Show another series."""
-        move_live_timeline(self._drawing, series, window_s=self._window_s)
-        self.widget.figure = self._drawing.to_json()
+    def draw(self, drawing: Figure) -> None:
+        """Show another figure."""
+        self.widget.figure = drawing.to_json()
 
     def mimebundle(self, **named: Any) -> Any:
         """Return its view in a cell."""

@@ -8,12 +8,24 @@ from pathlib import Path
 from typing import Any
 
 from walkit._internal.arguments import refuse
+from walkit._internal.html import BLUE, GREEN, YELLOW
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.plots import frame_bytes
+from walkit.plots.style import CLEAR
 from walkit.views.frame_pages import FramePage, FrameView
 from walkit.views.inspector_rows import fields_html, logs_below, records_html
 from walkit.views.jobs import Apply, Job, Looking
-from walkit.views.parts import Button, Select, TextInput, View, figure_pane, pn, sentence_html
+from walkit.views.parts import (
+    EXAMPLE_CSS,
+    Button,
+    Select,
+    TextInput,
+    View,
+    example_html,
+    figure_pane,
+    pn,
+    sentence_html,
+)
 from walkit.views.workspace import LogPath, Workspace
 
 SCRATCH = "scratch"
@@ -25,6 +37,13 @@ HINTS = {
     "key": "text, or hex after 0x",
     "time": "2026-11-23 14:05:00 (UTC); frames know when they were sealed",
 }
+NOTHING_YET = example_html(
+    "An example: the segments of a log, and the frames of one.",
+    {
+        "segments": [(4, BLUE), (4, BLUE), (2, YELLOW)],
+        "frames": [(1, GREEN), (2, GREEN), (1, GREEN), (3, GREEN), (1, YELLOW), (2, CLEAR)],
+    },
+)
 CHOOSE_A_FRAME = "<p>Choose a frame to see its fields, its records and its bytes.</p>"
 SEGMENTS_DRAWN_MAX = 200
 MIB = 20
@@ -42,7 +61,7 @@ ul { margin: 0.2em 0; padding-left: 1.2em; }
 
 def html_pane(text: str = "", **named: Any) -> pn.pane.HTML:
     """Return a pane for HTML in the Inspector's style."""
-    return pn.pane.HTML(text, sizing_mode="stretch_width", stylesheets=[PAGE_CSS], **named)
+    return pn.pane.HTML(text, sizing_mode="stretch_width", stylesheets=[PAGE_CSS, EXAMPLE_CSS], **named)
 
 
 class LogChooser(View):

@@ -6,12 +6,13 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from walkit._internal.html import Markup, join, table, tag
+from walkit._internal.html import BLUE, YELLOW, Markup, Part, bar, join, table, tag
 from walkit._internal.text import bounds, counted
 from walkit.format.frame import FrameHeader
 from walkit.format.frame_fields import frame_fields
 from walkit.format.layout import CODEC_NAMES, FRAME_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
+from walkit.plots.units import bytes_text
 from walkit.read.payloads import LINK_HEAD
 from walkit.record import Kind, Link, Record, is_link
 from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text
@@ -90,6 +91,21 @@ def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
         ("manifest", f"{manifest.generation:,}", "its generation: it grows by one with each change"),
         ("log id", f"{manifest.log_id:016x}", "every frame carries it"),
     ]
+
+
+def map_html(outline: Outline) -> Markup:
+    """Return the segments as a bar by their bytes, those that were sealed and the one in use in two colours."""
+    parts = [
+        Part(
+            line.end_position - line.start_position,
+            BLUE if line.state == "sealed" else YELLOW,
+            f"segment {line.number}, {line.state}: LSN {bounds(line.first_lsn or 0, line.last_lsn or 0)}",
+        )
+        for line in outline.segments
+        if line.end_position > line.start_position
+    ]
+    said = f"{counted(len(parts), 'segment')}, {bytes_text(sum(part.size for part in parts))}"
+    return join([tag("p", f"{said}: blue is sealed, yellow is in use."), bar(parts, label=said)])
 
 
 def segment_rows(outline: Outline, chosen: int | None) -> list[Row]:

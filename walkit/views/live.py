@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from walkit.measure import Run
 from walkit.metrics import LogStatistics
-from walkit.plots import live_timeline, move_live_timeline
+from walkit.plots import Figure, live_timeline, move_live_timeline
+from walkit.plots.live import seen_curves
 from walkit.views.history import History
 from walkit.views.overview import Point
 from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html
@@ -35,8 +36,8 @@ class LiveView(View):
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
         self.window_s = None if isinstance(source, RunSource) else WINDOW_S
-        self._drawing = live_timeline(self.history.series(), window_s=self.window_s)
-        self._drawing.layout.uirevision = "live"  # the zoom stays
+        self._seen: tuple[str, ...] = ()
+        self._drawing = self._drawn()
         # Linked, each curve that is moved would be a message of its own, and a redraw.
         self.figure = figure_pane(self._drawing, link_figure=False)
         self._layout = pn.Column(self.status, self.numbers, self.figure, sizing_mode="stretch_width")
@@ -47,8 +48,20 @@ class LiveView(View):
         if in_cell:
             from walkit.views.cell import CellFace
 
-            self._cell = CellFace(self.history.series(), self.window_s)
+            self._cell = CellFace()
+            self._cell.draw(self._drawing)
         self.refresh()
+
+    def _drawn(self) -> Figure:
+        """Return the figure of the history: the one that there is, moved, while the same curves have values."""
+        series = self.history.series()
+        seen = seen_curves(series)
+        if seen == self._seen:
+            move_live_timeline(self._drawing, series, window_s=self.window_s)
+            return self._drawing
+        self._seen, drawing = seen, live_timeline(series, window_s=self.window_s)
+        drawing.layout.update(uirevision="live", autosize=True)  # the zoom stays
+        return drawing
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         if self._cell is not None:
@@ -66,14 +79,17 @@ class LiveView(View):
             self._cell.show(status, numbers)
             if self._stale:
                 self._stale = False
-                self._cell.draw(self.history.series())
+                self._drawing = self._drawn()
+                self._cell.draw(self._drawing)
             return not reading.ended
         self.status.object = status
         self.numbers.object = numbers
         if self._stale and self.shown:
             self._stale = False
-            move_live_timeline(self._drawing, self.history.series(), window_s=self.window_s)
-            self.figure.param.trigger("object")
+            before, self._drawing = self._drawing, self._drawn()
+            self.figure.object = self._drawing
+            if before is self._drawing:
+                self.figure.param.trigger("object")
         return not reading.ended
 
     def close(self) -> None:
@@ -103,7 +119,7 @@ def _numbers(reading: Reading, last: Point | None) -> list[tuple[str, str, str]]
     if statistics is not None:
         for name in ("queue_records", "acked_lsn", "durable_lsn", "segments"):
             shown.append((name.replace("_", " "), f"{getattr(statistics, name):,}", HELP[name]))
-    return shown
+    return [each for each in shown if each[1] != "-"]
 
 
 def _count(value: float) -> str:

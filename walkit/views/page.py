@@ -25,7 +25,7 @@ from walkit.views.page_runs import RunsPage
 from walkit.views.page_states import StatesPage
 from walkit.views.parts import pn, ready, served_document, tick
 from walkit.views.shell import PageKind, Shell, template_of
-from walkit.views.workspace import DataRoot, Workspace
+from walkit.views.workspace import DataRoot, LogPath, Workspace
 
 PAGES = (
     PageKind("live", "Live", LivePage),
@@ -47,15 +47,24 @@ def make_shell(*, root: str | os.PathLike[str] = ".", shown: Iterable[Given] = (
     is shown first. Anything else that pages read by path lies below `root`.
     """
     named = tuple(shown)
-    logs = tuple(g.path if is_object_url(g.path) else Path(g.path) for g in named if g.kind == "log")
+    logs = tuple(path_of(g) for g in named if g.kind == "log")
     runs = tuple(Path(g.path) for g in named if g.kind == "run")
     also = [g.path.removeprefix(FILES) for g in named]
     workspace = Workspace(DataRoot(root, also=also), logs=logs, runs=runs)
     own = tuple(
-        PageKind(f"given-{number}", what.title, partial(GivenPage, what))
+        PageKind(
+            f"given-{number}",
+            what.title,
+            partial(InspectorPage, log=path_of(what)) if what.kind == "log" else partial(GivenPage, what),
+        )
         for number, what in enumerate(named, 1)
     )
     return Shell(workspace, (*PAGES, *own), first=own[0].slug if own else PAGES[0].slug)
+
+
+def path_of(what: Given) -> LogPath:
+    """Return where a given log is."""
+    return what.path if is_object_url(what.path) else Path(what.path)
 
 
 def app(paths: Iterable[str] = ()) -> pn.Template:

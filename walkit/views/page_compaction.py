@@ -11,11 +11,29 @@ from walkit._internal.html import table, tag
 from walkit._internal.text import counted
 from walkit.plots import amplification, upkeep
 from walkit.plots.facts import short_name
+from walkit.plots.style import BLUE, CLEAR, GREEN, NEUTRAL, ORANGE, SKY
 from walkit.views.demo_store import Step, StepReport
-from walkit.views.parts import Button, ReportView, View, figure_pane, html_pane, pn, sentence_html
+from walkit.views.job_bar import JobBar
+from walkit.views.parts import (
+    Button,
+    ReportView,
+    View,
+    example_html,
+    figure_pane,
+    html_pane,
+    pn,
+    sentence_html,
+)
 from walkit.views.workspace import Workspace
 
-NOTHING_YET = "No store yet: write some records."
+NOTHING_YET = example_html(
+    "An example: a store before a step, and after it.",
+    {
+        "segments before": [(3, BLUE), (3, SKY), (3, BLUE), (1, ORANGE)],
+        "live keys": [(7, NEUTRAL), (2, SKY), (1, BLUE)],
+        "segments after": [(2, GREEN), (3, BLUE), (1, ORANGE), (4, CLEAR)],
+    },
+)
 
 
 class CompactionView(ReportView):
@@ -31,7 +49,7 @@ class CompactionView(ReportView):
         """Show a report, unless it is the one that is shown already; None after one means that the store is gone."""
         if report is None and self._shown is not None:
             self._shown = None
-            self.text.object = tag("p", NOTHING_YET)
+            self.text.object = NOTHING_YET
             self.figure.visible = self.costs.visible = False
             self.preview.object = self.numbers.object = ""
         if report is None or not self._is_new(report):
@@ -114,19 +132,15 @@ class CompactionPage(View):
         super().__init__()
         self.session = workspace.session
         self.compaction = CompactionView()
-        self.status = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.bar, self.status = JobBar(self.session.jobs.cancel), html_pane()
         self.steps = {
             step: Button(label=label, color="primary" if step == "write" else "default")
             for step, label in STEP_BUTTONS.items()
         }
         self.new_log = Button(label="New log")
-        words = (
-            "A store of its own, with small segments. A claim keeps every record from its LSN on; a cursor is saved "
-            "progress and keeps nothing back. Write a few times, then see the effect of each step."
-        )
         self._layout = pn.Column(
-            pn.pane.HTML(f"<p>{words}</p>", sizing_mode="stretch_width"),
             pn.FlexBox(*self.steps.values(), self.new_log, align_items="center"),
+            self.bar,
             self.status,
             self.compaction,
             sizing_mode="stretch_width",
@@ -148,11 +162,28 @@ class CompactionPage(View):
         """Show new data."""
         if not shown:
             return
-        self.status.object = sentence_html(self.session.status(), problem=self.session.jobs.problem)
+        self.bar.tell(self.session.jobs.current)
+        self.status.object = sentence_html("", problem=self.session.jobs.problem)
         self.compaction.tell(self.session.step_report)
         busy = self.session.busy
         for button in (*self.steps.values(), self.new_log):
             button.disabled = busy
+
+    def code(self) -> str:
+        """Return Python for the same steps."""
+        return """import walkit
+from walkit import plots
+
+options = walkit.LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024)
+with walkit.Store.open("store", options=options) as store:
+    for number in range(6_000):
+        store.put(b"key %05d" % (number % 1_500), b"%010d" % number * 16)
+    before = store.inventory()
+    with store.log.hold("auditor", store.log.acked_lsn // 2):
+        store.checkpoint(trim=False)
+        store.compact()
+        store.log.trim(store.log.acked_lsn)
+    figure = plots.upkeep(store.inventory(), before=before)"""
 
     def state(self) -> dict[str, str]:
         """Return nothing: the store is the session's own."""

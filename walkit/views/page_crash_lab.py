@@ -15,6 +15,7 @@ from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import PROFILES
 from walkit.crashlab.scenarios import SCENARIOS
 from walkit.plots import crash_states
+from walkit.plots.style import CLEAR, GREEN, VERMILION
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job, Jobs
 from walkit.views.parts import (
@@ -24,8 +25,10 @@ from walkit.views.parts import (
     ReportView,
     Select,
     View,
+    example_html,
     numbers_html,
     pn,
+    scrolled,
     sentence_html,
 )
 from walkit.views.workspace import Workspace
@@ -76,8 +79,15 @@ ABOUT = (
     "each synced write; the states that this may leave are recovered, and judged by rules. A bug that is put back is "
     "in a process of its own, and in no log of this dashboard."
 )
+NOTHING_YET = example_html(
+    "An example: the states of each point of a scenario, kept to the rules or not.",
+    {
+        "append": [(6, GREEN), (1, VERMILION), (3, GREEN)],
+        "sync": [(8, GREEN), (2, CLEAR)],
+        "rotate": [(4, GREEN), (6, CLEAR)],
+    },
+)
 AS_IT_IS = "none: walkit as it is"
-SCROLLED = "overflow-x:auto;max-width:100%"
 
 
 class CrashLabPage(View):
@@ -166,6 +176,13 @@ class CrashLabPage(View):
             self.explore.disabled = job is not None
         self.found.tell(self.lab.explored)
 
+    def code(self) -> str:
+        """Return Python for the chosen exploration."""
+        wish = self.wish()
+        said = f"crashlab.explore({wish.scenario!r}, {wish.budget}, {wish.seed}, {wish.profile!r})"
+        bug = f"with crashlab.museum.MUTANTS[{wish.mutant!r}].applied():\n    " if wish.mutant else ""
+        return f"from walkit import crashlab, plots\n\n{bug}found = {said}\nplots.crash_states(found)"
+
     def state(self) -> dict[str, str]:
         """Return the choices."""
         wish = self.wish()
@@ -202,7 +219,7 @@ class CrashView(ReportView):
 
     def __init__(self) -> None:
         self.violations = pn.pane.HTML("", sizing_mode="stretch_width")
-        super().__init__("Nothing has been explored yet.", self.violations)
+        super().__init__(NOTHING_YET, self.violations)
 
     def tell(self, explored: Explored | None) -> None:
         """Show the results, unless they are shown already."""
@@ -288,14 +305,7 @@ def _violation_html(violation: FoundViolation, *, is_open: bool) -> Markup:
         tag("summary", tag("b", violation.rule), f" at point {violation.point}: {violation.text}"),
         tag("p", f"The power was cut at point {violation.point}: {violation.operation}. Lost writes:"),
         tag("ul", *lost),
-        tag(
-            "pre",
-            violation.reproducer,
-            style=SCROLLED,
-            tabindex="0",
-            role="region",
-            aria_label=f"code that makes the state of point {violation.point} again",
-        ),
+        scrolled("pre", f"code that makes the state of point {violation.point} again", violation.reproducer),
         class_="violation",
         style="margin-block:0.5em",
         open="" if is_open else None,

@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from datetime import datetime
 from functools import partial
+from time import monotonic
 
+from walkit._internal.html import Markup, join
+from walkit._internal.text import bounds
 from walkit.errors import OptionsError
+from walkit.format.frame import FrameHeader
 from walkit.objects.verify import verify
 from walkit.plots import segments
 from walkit.recovery.scan_report import ScanReport
@@ -16,6 +20,7 @@ from walkit.views.inspector_parts import (
     FIND_BY,
     HINTS,
     MIB,
+    NOTHING_YET,
     SEGMENTS_DRAWN_MAX,
     FrameFace,
     LogChooser,
@@ -30,6 +35,7 @@ from walkit.views.inspector_rows import (
     SEGMENT_HEAD,
     frame_rows,
     hit_rows,
+    map_html,
     numbers_of,
     page_words,
     range_rows,
@@ -54,19 +60,31 @@ from walkit.views.parts import (
 from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import LogPath, Workspace
 
-ABOUT = (
-    "Here are the segments, frames and bytes of a log, and its damage. Choose a known log, or type its "
-    "path or URL; scratch is the log that the Live page writes."
-)
+ABOUT = "Here are the segments, frames and bytes of a log, and its damage."
+LOOK_S = 1.0
+"""Least time between two looks at the shown log."""
+RESTS = 50
+"""The time between two looks is at least this multiple of a look's time."""
 
 
 class InspectorPage(View):
     """Segments, frames and bytes of a log; damage, and records found by LSN, key or time. Changes no byte."""
 
-    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        go: Callable[[str, Mapping[str, str]], None],
+        *,
+        log: LogPath | None = None,
+    ) -> None:
+        """`log`: the log to open at first; without it, the first that the server was started with."""
         super().__init__()
         self.session = workspace.session
         self.looking = Looking(workspace.looks, soon(self.refresh))
+        self.watching = Looking(workspace.looks, soon(self.refresh))
+        """Looks at the shown log again, while nothing else is read."""
+        self._next_s = 0.0
+        self._frame_is_chosen = False
         self.outline: Outline | None = None
         self.page: FramePage | None = None
         self.frame: FrameView | None = None
@@ -77,6 +95,7 @@ class InspectorPage(View):
         self._verifying: Job | None = None
         self._verified: tuple[LogPath, ScanReport] | None = None
         self.chooser = LogChooser(workspace, self.open, soon(self.refresh))
+        self.example = html_pane(NOTHING_YET)
         self.status, self.numbers, self.frame_words, self.found_words, self.verdict = (
             html_pane() for _ in range(5)
         )
@@ -95,7 +114,9 @@ class InspectorPage(View):
         self.strip = figure_pane()
         self._build_controls()
         self._layout = self._arranged()
-        if workspace.logs:
+        if log is not None:
+            self.chooser.path.value = workspace.root.show(log)
+        if self.chooser.text:
             self.open()
 
     def _build_controls(self) -> None:
@@ -158,7 +179,13 @@ class InspectorPage(View):
             visible=False,
         )
         return pn.Column(
-            self.chooser, self.status, self.bar, self.body, sizing_mode="stretch_width", margin=0
+            self.chooser,
+            self.status,
+            self.bar,
+            self.example,
+            self.body,
+            sizing_mode="stretch_width",
+            margin=0,
         )
 
     # -- requests
@@ -205,9 +232,7 @@ class InspectorPage(View):
 
     def _read_at(self, position: int | None, outline: Outline, job: Job) -> Apply:
         if position is None:
-            used = [line for line in outline.segments if line.end_position > line.start_position]
-            page = page_from(outline, used[-1], 0, job) if used and outline.problem is None else None
-            return lambda: self._take(page, None)
+            return self._read_newest(outline, job)
         try:
             view = frame_around(outline, position, job)
         except OptionsError as error:
@@ -218,8 +243,44 @@ class InspectorPage(View):
             page = page_from(outline, view.line, view.position, job)
         return lambda: self._take(page, view)
 
-    def _take(self, page: FramePage | None, view: FrameView | None) -> None:
-        self.page, self.frame = page, view
+    def _read_newest(self, outline: Outline, job: Job) -> Apply:
+        """Read the last frames of the log, and the newest of them with its records."""
+        used = [line for line in outline.segments if line.end_position > line.start_position]
+        page = view = None
+        if used and outline.problem is None:
+            page = page_before(outline, used[-1], used[-1].end_position, job)
+            found = [item for item in page.items if isinstance(item, FrameHeader) and item.count]
+            view = frame_around(outline, found[-1].position, job) if found else None
+        return lambda: self._take(page, view, chosen=False)
+
+    def _take(self, page: FramePage | None, view: FrameView | None, *, chosen: bool = True) -> None:
+        self.page, self.frame, self._frame_is_chosen = page, view, chosen and view is not None
+
+    def _watch(self) -> None:
+        """Look again at the log, which another process may write, and show its newest frame unless one is chosen."""
+        path, known = self._path, self.outline
+        if path is None or known is None or known.problem or monotonic() < self._next_s:
+            return
+        follows = not self._frame_is_chosen and self.search is None
+
+        def work(job: Job) -> Apply:
+            began_s = monotonic()
+            outline = outline_of(path)
+            grown = (outline.last_lsn, outline.state) != (known.last_lsn, known.state)
+            apply = self._read_newest(outline, job) if grown and follows else lambda: None
+            took_s = monotonic() - began_s
+
+            def show() -> None:
+                self._next_s = monotonic() + max(LOOK_S, RESTS * took_s)
+                if grown and self.outline is known:
+                    self.outline = outline
+                    apply()
+                    self._show_all()
+
+            return show
+
+        self._next_s = monotonic() + LOOK_S
+        self.watching.ask("looking again", work)
 
     def _pick_segment(self, row_id: str, _: bool) -> None:
         number = int(row_id)
@@ -310,6 +371,7 @@ class InspectorPage(View):
         """Show new data."""
         self.chooser.refresh()
         self.looking.take()
+        self.watching.take()
         verifying = self._verifying
         if verifying is not None and verifying.ended:
             self._verifying, self._problem = None, verifying.problem or self._problem
@@ -319,20 +381,30 @@ class InspectorPage(View):
         if not shown:
             return
         words = self.looking.words or (
-            "" if self.outline is None else f"The log {self.outline.location}, read only."
+            "" if self.outline is None else f"The log {self.outline.location}, read only{self._lsns()}."
         )
+        if not self.looking.busy and not self.watching.busy:
+            self._watch()
         refused = None if self.outline is None else self.outline.problem
-        problem = self._problem or self.looking.problem or refused
+        problem = self._problem or self.looking.problem or self.watching.problem or refused
+        self.example.visible = self.outline is None and not self.looking.words
         self.status.object = sentence_html(words or ABOUT, problem=problem)
         self.bar.tell(self._verifying or self.looking.job)
         if self.body.visible:  # the browser has no button yet while it is hidden, and fails to change it
             self.check.disabled = self.session.busy or self._path is None
 
+    def _lsns(self) -> str:
+        outline = self.outline
+        known = outline is not None and outline.last_lsn is not None
+        return f": LSN {bounds(outline.first_lsn, outline.last_lsn)}" if outline and known else ""
+
     def _show_all(self) -> None:
         """Show the log, its segments, the page of frames, the frame and the search results."""
         outline, page = self.outline, self.page
         self.body.visible = outline is not None
-        self.numbers.object = "" if outline is None else numbers_html(numbers_of(outline))
+        self.numbers.object = (
+            "" if outline is None else join([map_html(outline), Markup(numbers_html(numbers_of(outline)))])
+        )
         chosen = None if page is None else page.line.number
         self.segments.tell([] if outline is None else segment_rows(outline, chosen))
         at = None if self.frame is None else self.frame.position
@@ -360,10 +432,21 @@ class InspectorPage(View):
         else:
             self.strip.visible = False
 
+    def code(self) -> str:
+        """Return Python that reads the log and verifies it."""
+        name = self.chooser.text or "orders"
+        return f"""import walkit
+from walkit import plots
+
+report = walkit.verify({name!r})
+plots.segments(report)
+with walkit.open({name!r}, mode="r") as log:
+    newest = list(log.read(max(log.first_lsn, log.last_lsn - 20)))"""
+
     def state(self) -> dict[str, str]:
         """Return which log is looked at, and which frame."""
         text = self.chooser.text
-        at = {} if self.frame is None else {"position": str(self.frame.position)}
+        at = {"position": str(self.frame.position)} if self.frame and self._frame_is_chosen else {}
         return ({"log": text} if self._path is not None else {}) | at
 
     def restore(self, state: Mapping[str, str]) -> None:

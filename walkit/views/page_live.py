@@ -2,22 +2,407 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Literal, cast, get_args
 
+import numpy as np
+
+from walkit.config import MIB
 from walkit.errors import OptionsError
-from walkit.views.live_load import WINDOWS, LoadView
-from walkit.views.load_controls import PRESETS, LoadControls
-from walkit.views.parts import FOCUS_CSS, Button, Select, View, pn
+from walkit.models.device import DISKS
+from walkit.plots import (
+    LiveSeries,
+    LoadSeries,
+    live_frames,
+    live_latency,
+    live_rates,
+    move_live_frames,
+    move_live_latency,
+    move_live_rates,
+)
+from walkit.plots.live_load import SERIES_MAX
+from walkit.plots.units import count_text, duration_text
+from walkit.views.cards import Card, CardRow, cards_html
+from walkit.views.history import History
+from walkit.views.parts import (
+    FOCUS_CSS,
+    Button,
+    IntInput,
+    Select,
+    View,
+    figure_pane,
+    pn,
+    sentence_html,
+)
+from walkit.views.session import Session
+from walkit.views.sources import Reading
 from walkit.views.workspace import Workspace
+from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, ContinuousLoad, Style
 
 FRAMES = {"of the newest interval": "newest", "around the slowest in view": "slowest"}
-
 CHOSEN_CSS = """
 .bk-btn.bk-active { background-color: var(--accent) !important; color: var(--on-accent) !important; box-shadow: none; }
 """
 """The chosen button is visible in either theme."""
+IN_FLIGHT_MAX = 64
+STYLES = {"writer threads": "threads", "asyncio tasks": "tasks"}
+DURABILITIES = ["sync", "interval", "none"]
+ORDERS = {"append order": "append", "completion order": "completion"}
+POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
+Where = Literal["disk", "model", "both"]
+WHERE = {"this disk": "disk", "a modelled volume": "model", "both, from one seed": "both"}
+DEVICE_DEFAULT = "gp3"
+
+PRESETS: Mapping[str, Mapping[str, Any]] = {
+    "One writer": {"writers": 1},
+    "64 writers": {"writers": 64},
+    "Open loop": {"writers": 64, "arrivals": 1_000},
+    "Slow volume": {"writers": 16, "where": "model", "device": "gp3"},
+    "Direct I/O": {"direct": True},
+}
+"""The settings of each preset; all others are set as on a new page."""
+DEFAULTS: Mapping[str, Any] = {
+    "style": "writer threads",
+    "writers": 8,
+    "bytes": 100,
+    "arrivals": 0,
+    "durability": "sync",
+    "inflight": 1,
+    "order": "append",
+    "policy": "take-all",
+    "direct": False,
+    "where": "disk",
+    "device": DEVICE_DEFAULT,
+    "seed": 7,
+}
+
+
+class LoadControls(View):
+    """The load that is asked for, in two drawers that are closed at first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        number: Any = IntInput
+        choice: Any = Select
+        box: Any = pn.widgets.Checkbox
+        near: dict[str, Any] = {"margin": (0, 3)}
+        self.style = choice(label="who appends", options=list(STYLES), width=130, **near)
+        self.writers = number(label="writers or tasks", start=1, end=WRITERS_MAX, width=100, **near)
+        self.record_bytes = number(label="bytes per record", start=1, end=MIB, width=92, **near)
+        self.arrivals = number(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near)
+        self.durability = choice(label="durability", options=DURABILITIES, width=82, **near)
+        self.in_flight = number(label="in flight", start=1, end=IN_FLIGHT_MAX, width=74, **near)
+        self.order = choice(label="acknowledged in", options=ORDERS, width=124, **near)
+        self.policy = choice(label="frames sealed by", options=POLICIES, width=104, **near)
+        self.where = choice(label="volume", options=WHERE, width=136, **near)
+        self.device = choice(label="modelled device", options=list(DISKS), width=108, **near)
+        self.seed = number(label="seed", start=0, end=SEED_MAX, width=64, **near)
+        self.direct = box(label="direct I/O", width=76, margin=(0, 3, 6, 3))
+        self.named: dict[str, Any] = {
+            "style": self.style,
+            "writers": self.writers,
+            "bytes": self.record_bytes,
+            "arrivals": self.arrivals,
+            "durability": self.durability,
+            "inflight": self.in_flight,
+            "order": self.order,
+            "policy": self.policy,
+            "direct": self.direct,
+            "where": self.where,
+            "device": self.device,
+            "seed": self.seed,
+        }
+        """Each control by its name in the URL."""
+        self.choose({})
+        log = {"durability", "inflight", "order", "policy", "direct"}
+        self._inside = {
+            "Load": [widget for name, widget in self.named.items() if name not in log],
+            "Log": [widget for name, widget in self.named.items() if name in log],
+        }
+        toggle: Any = pn.widgets.Toggle
+        self.drawers = {
+            name: toggle(label=name, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near) for name in self._inside
+        }
+        """Buttons that show the controls of the load and those of the log."""
+        for drawer in self.drawers.values():
+            drawer.param.watch(lambda _: self._arrange(), "value")
+        self._layout = pn.FlexBox(align_items="end", gap="2px 0", margin=0, sizing_mode="stretch_width")
+
+    def _arrange(self) -> None:
+        self._layout[:] = [
+            each for name, drawer in self.drawers.items() if drawer.value for each in self._inside[name]
+        ]
+
+    def choose(self, changes: Mapping[str, Any]) -> None:
+        """Set all controls: to `changes`, by their names in the URL; all others as on a new page."""
+        for name, value in {**DEFAULTS, **changes}.items():
+            self.named[name].value = value
+
+    @property
+    def loads(self) -> tuple[ContinuousLoad, ...]:
+        """The chosen load, or two with one seed: on this disk and on a modelled volume. OptionsError if invalid."""
+        disk = ContinuousLoad(
+            writers=self.writers.value or 0,
+            style=cast("Style", STYLES[self.style.value]),
+            record_bytes=self.record_bytes.value or 0,
+            arrivals_per_s=self.arrivals.value or 0,
+            durability=self.durability.value,
+            in_flight=self.in_flight.value or 0,
+            ack_order=self.order.value,
+            policy=self.policy.value,
+            direct_io=bool(self.direct.value),
+            seed=self.seed.value or 0,
+            raw=True,
+        )
+        where: Where = self.where.value
+        if where == "disk":
+            return (disk,)
+        # A log in memory has no page cache to bypass.
+        model = replace(disk, device=self.device.value, direct_io=disk.direct_io and where == "model")
+        return (model,) if where == "model" else (disk, model)
+
+    def state(self) -> dict[str, str]:
+        """Return the choices, by names in the URL."""
+        return {name: _text(widget.value) for name, widget in self.named.items()}
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Set the controls from a URL; invalid choices are ignored."""
+        for name, value in self._meant(state):
+            self.named[name].value = value
+
+    def _meant(self, state: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
+        for name, widget in self.named.items():
+            text = state.get(name, "")[:40]
+            if isinstance(widget, IntInput):
+                if (
+                    text.isascii()
+                    and text.isdigit()
+                    and (widget.start or 0) <= int(text) <= (widget.end or 0)
+                ):
+                    yield name, int(text)
+            elif isinstance(widget, pn.widgets.Checkbox):
+                if text in ("yes", "no"):
+                    yield name, text == "yes"
+            else:
+                options = widget.options
+                if text in (options.values() if isinstance(options, dict) else options):
+                    yield name, text
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+assert set(WHERE.values()) == set(get_args(Where))
+
+WINDOWS: Mapping[str, float | None] = {"10 s": 10.0, "1 min": 60.0, "all": None}
+"""The windows of time; all: since the first writers, with points that cover more time as it grows."""
+MEANINGS = {
+    "records/s": "records acknowledged per second, in the newest interval",
+    "p99": "latency that 99 % of the records of the newest interval did not exceed",
+    "records per frame": "mean of the newest interval",
+    "frames in flight": "mean of the newest interval",
+    "share of the raw device": "frames written per second, as a share of the bare device's durable writes per second",
+}
+
+OVER = 1.1
+"""A share above this says that the bare device was measured at a slower time."""
+
+
+class LoadView(View):
+    """Shows the work of a session's writers, by place. Used by one thread.
+
+    `inspect(place, position)` is called with a frame that was clicked.
+    """
+
+    def __init__(
+        self, session: Session, inspect: Callable[[str, int], None], *tools: pn.viewable.Viewable
+    ) -> None:
+        """`tools` are shown above the figures."""
+        super().__init__()
+        self.session = session
+        self.histories: dict[str, History] = {}
+        """By place, in the order in which they were first written to."""
+        self.window = "1 min"
+        """One of WINDOWS."""
+        self.slowest = False
+        """Show the frames around the slowest one in the window, not those of the newest interval."""
+        self.paused = False
+        """The figures are frozen; new points are kept."""
+        self.status = pn.pane.HTML("", sizing_mode="stretch_width", margin=(0, 5))
+        self.cards = pn.pane.HTML("", sizing_mode="stretch_width", margin=(2, 5))
+        self._raw: dict[str, str] = {}
+        self._drawn_as: tuple[object, ...] = ()
+        self._series: list[LoadSeries] = []
+        self._stale = True
+        self._figures = figures_of([nothing_yet()], 10.0)
+        # Linked, each curve that is moved would be a message of its own, and a redraw.
+        self.frames, self.rates, self.latency = self.panes = [
+            figure_pane(figure, link_figure=False, styles=styles)
+            for figure, styles in zip(self._figures, ({}, WIDE, WIDE), strict=True)
+        ]
+        self._inspect = inspect
+        self.frames.param.watch(self._clicked, "click_data")
+        self._layout = pn.Column(
+            self.status,
+            self.cards,
+            *tools,
+            self.frames,
+            pn.FlexBox(self.rates, self.latency, gap="0", sizing_mode="stretch_width"),
+            sizing_mode="stretch_width",
+            margin=0,
+        )
+
+    def refresh(self, shown: bool = True) -> None:
+        """Take the new points; show them, unless this is paused or hidden."""
+        readings = self.session.readings()
+        for place, reading in readings.items():
+            history = self.histories.setdefault(place, History())
+            history.add(reading.points, reading.events, details=reading.details, bands=reading.bands)
+            self._raw[place] = reading.raw
+            self._stale = self._stale or bool(reading.points or reading.events)
+        if not shown:
+            return
+        self.status.object = self._sentence(readings)
+        if self.paused:
+            return
+        wanted = (self.window, self.slowest)
+        if self._stale or wanted != self._drawn_as[1:]:
+            self._stale = False
+            self._draw(wanted)
+
+    def _sentence(self, readings: Mapping[str, Reading]) -> str:
+        warnings = dict.fromkeys(warning for each in readings.values() for warning in each.warnings)
+        status = self.session.status()
+        if self.paused:
+            status += " Paused: the figures are frozen, and new points are kept."
+        return sentence_html(status, warnings=warnings, problem=self.session.jobs.problem)
+
+    def in_view(self) -> list[LoadSeries]:
+        """Return the series of the places that have points in the window, at most two, the newest ones."""
+        window_s = WINDOWS[self.window]
+        ends = {place: history.last.time_s for place, history in self.histories.items() if history.last}
+        begin_s = -np.inf if window_s is None else max(ends.values(), default=0.0) - window_s
+        counts = {place: self.histories[place].since(begin_s) for place in ends}
+        places = [place for place in ends if counts[place]]
+        newest = sorted(places, key=lambda place: ends[place])[-SERIES_MAX:]
+        shown = [(place, self.histories[place]) for place in places if place in newest]
+        if window_s is None:
+            return [history.whole_series(place, slowest=self.slowest) for place, history in shown]
+        return [
+            # One point more, so that the curves begin at the edge.
+            history.load_series(place, counts[place] + 1, slowest=self.slowest)
+            for place, history in shown
+        ]
+
+    def _draw(self, wanted: tuple[object, ...]) -> None:
+        series = self._series = self.in_view()
+        labels = tuple(one.label for one in series)
+        window_s = WINDOWS[self.window]
+        drawn = series or [nothing_yet()]
+        if (labels, wanted[0]) != self._drawn_as[:2]:
+            self._figures = figures_of(drawn, window_s)
+            for figure, pane in zip(self._figures, self.panes, strict=True):
+                # The zoom stays until another window is chosen or other places are shown.
+                figure.layout.uirevision = f"{labels} {wanted[0]}"
+                pane.object = figure
+        else:
+            frames, rates, latency = self._figures
+            move_live_frames(frames, drawn)
+            move_live_rates(rates, drawn, window_s=window_s)
+            move_live_latency(latency, drawn, window_s=window_s)
+            for pane in self.panes:
+                pane.param.trigger("object")
+        self._drawn_as = (labels, *wanted)
+        self.cards.object = cards_html(cards_of(series, self._raw))
+
+    def _clicked(self, change: Any) -> None:
+        for point in (change.new or {}).get("points", ()):
+            custom = point.get("customdata")
+            if custom and len(self._series) > int(custom[1]):
+                self._inspect(self._series[int(custom[1])].label, int(custom[0]))
+                return
+
+    def slowest_frame(self) -> tuple[str, int] | None:
+        """Return (place, position) of the slowest drawn frame, or None."""
+        found = [(one.label, one.frames) for one in self._series if one.frames is not None]
+        if not found:
+            return None
+        label, frames = max(found, key=lambda each: _took_ns(each[1]))
+        return label, int(frames.position[frames.slowest])
+
+
+WIDE = {"flex": "1 1 430px", "min-width": "min(430px, 100%)"}
+
+
+def _took_ns(frames: Any) -> int:
+    return int(frames.acked_ns[frames.slowest] - frames.sealed_ns[frames.slowest])
+
+
+def figures_of(series: Sequence[LoadSeries], window_s: float | None) -> list[Any]:
+    """Return the figures of the page: frames, rates, latencies."""
+    return [
+        live_frames(series),
+        live_rates(series, window_s=window_s),
+        live_latency(series, window_s=window_s),
+    ]
+
+
+def nothing_yet() -> LoadSeries:
+    """Return a series without points, to draw before there is any."""
+    return History().load_series("", 0)
+
+
+def cards_of(series: Sequence[LoadSeries], raw: Mapping[str, str]) -> list[Card]:
+    """Return the cards of these series; `raw` says by place how the bare device's rate was found."""
+    rows: list[list[CardRow]] = [[] for _ in MEANINGS]
+    for one in series or [nothing_yet()]:
+        live = one.live
+        with np.errstate(divide="ignore", invalid="ignore"):
+            share = live.frames_per_s / live.raw_per_s
+        last = {name: _last(values) for name, values in live.columns().items()}
+        told = raw.get(one.label, "")
+        for row, value, curve, note in (
+            (0, _number(last["records_per_s"]), live.records_per_s, ""),
+            (1, _duration(last["p99_us"]), live.p99_us, ""),
+            (2, _number(last["frame_records"]), live.frame_records, ""),
+            (3, _number(last["in_flight"]), live.in_flight, ""),
+            (4, _share(share), share, _raw_note(live, told, _last(share))),
+        ):
+            rows[row].append(CardRow(place=one.label, value=value, curve=curve, note=note))
+    return [
+        Card(title=title, meaning=meaning, rows=each)
+        for (title, meaning), each in zip(MEANINGS.items(), rows, strict=True)
+    ]
+
+
+def _raw_note(live: LiveSeries, told: str, share: float) -> str:
+    if not told:
+        return "the raw device was not measured" if len(live) else ""
+    faster = "; it is faster now than it was then: stop and start to measure again" if share > OVER else ""
+    return f"raw: {told}{faster}"
+
+
+def _last(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
+    seen = values[np.isfinite(values)]
+    return float(seen[-1]) if len(seen) else float("nan")
+
+
+def _number(value: float) -> str:
+    return "-" if value != value else count_text(value)
+
+
+def _duration(us: float) -> str:
+    return "-" if us != us else duration_text(us / 1e6)
+
+
+def _share(share: np.ndarray[Any, np.dtype[np.float64]]) -> str:
+    last = _last(share)
+    return "-" if last != last else f"{last:.0%}"
 
 
 class LivePage(View):
@@ -28,7 +413,6 @@ class LivePage(View):
         self.session = workspace.session
         self._go = go
         self.controls = LoadControls()
-        self.live = LoadView(self.session, self._inspect)
         button: Any = Button
         choice: Any = Select
         group: Any = pn.widgets.RadioButtonGroup
@@ -49,10 +433,12 @@ class LivePage(View):
         self.frames = choice(label="frames drawn", options=FRAMES, width=190, **near)
         self.pause = toggle(label="Pause", width=70, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near)
         self.inspect = button(label="Inspect the slowest frame", disabled=True, **near)
+        tools = self._bar(self.window, self.pause, self.frames, self.inspect)
+        self.live = LoadView(self.session, self._inspect, tools)
+        drawers = self.controls.drawers.values()
         self._layout = pn.Column(
-            self._bar(self.start, self.stop, self.new_log, *self.presets.values()),
+            self._bar(self.start, self.stop, self.new_log, *self.presets.values(), *drawers),
             self.controls,
-            self._bar(self.window, self.pause, self.frames, self.inspect),
             self.live,
             sizing_mode="stretch_width",
             margin=0,
@@ -121,6 +507,25 @@ class LivePage(View):
             (self.inspect, self.live.slowest_frame() is None),
         ):
             button.disabled = disabled
+
+    def code(self) -> str:
+        """Return Python that drives the chosen load into a log."""
+        try:
+            load = self.controls.loads[0]
+        except OptionsError:
+            return ""
+        options = ", ".join(
+            f"{name}={getattr(load, name)!r}"
+            for name in ("durability", "in_flight", "ack_order", "direct_io")
+        )
+        loop = f", arrival=OpenLoop(rate={load.arrivals_per_s})" if load.arrivals_per_s else ""
+        return f"""import walkit
+from walkit.workload import OpenLoop, Workload, drive
+
+log = walkit.open("orders", {options})
+view = walkit.views.live(log)
+load = Workload(operations=20_000, writers={load.writers}, value_bytes={load.record_bytes}{loop})
+run = drive(log, load)"""
 
     def state(self) -> dict[str, str]:
         """Return the chosen load, and the chosen view."""

@@ -12,11 +12,23 @@ from walkit.errors import OptionsError
 from walkit.measure import Run
 from walkit.models.object_stores import PRICES
 from walkit.plots import batching_cost, batching_table
+from walkit.plots.style import BLUE, CLEAR, GREEN, ORANGE
 from walkit.plots.units import bytes_text, count_text, duration_text
 from walkit.storage.address import FILES, is_object_url
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
-from walkit.views.parts import Button, Select, TextInput, View, figure_pane, html_pane, pn, sentence_html
+from walkit.views.parts import (
+    Button,
+    Select,
+    TextInput,
+    View,
+    example_html,
+    figure_pane,
+    html_pane,
+    pn,
+    scrolled,
+    sentence_html,
+)
 from walkit.views.workspace import Workspace
 from walkit.workload.batching import Batching, batching_sweep, paced
 
@@ -30,6 +42,14 @@ SIZES = {"100 bytes": 100, "1,000 bytes": 1_000, "10,000 bytes": 10_000}
 MODELS = ("s3-standard", "s3-express", "gp3")
 SECONDS = 0.5
 ROUNDS = range(3)
+NOTHING_YET = example_html(
+    "An example: the latency and the cost of three places, from small batches to large ones.",
+    {
+        "s3-standard": [(7, BLUE), (3, CLEAR)],
+        "s3-express": [(3, ORANGE), (7, CLEAR)],
+        "gp3": [(1, GREEN), (9, CLEAR)],
+    },
+)
 HEAD = ("place", "batching", "p50", "p99", "records/s", "requests", "bytes", "US$")
 ABOUT = (
     "A log on object storage puts each frame as an object, so batching decides its latency and its bill. Here one load "
@@ -45,7 +65,7 @@ class ObjectsPage(View):
         super().__init__()
         self.session = workspace.session
         self.runs: list[Run] = []
-        self._found: tuple[Batching, Mapping[str, str], list[Run]] | None = None
+        self._found: tuple[Batching, list[Run]] | None = None
         self._job: Job | None = None
         self._problem: str | None = None
         near: dict[str, Any] = {"margin": (0, 4)}
@@ -60,7 +80,8 @@ class ObjectsPage(View):
         )
         self.model = Button(label="Compare on the models", color="primary", width=190)
         self.real = Button(label="Compare for real", width=150)
-        self.status, self.numbers = html_pane(), html_pane()
+        self.status, self.numbers = html_pane(), html_pane(NOTHING_YET)
+        self._places: Mapping[str, str] = {name: name for name in MODELS}
         self.bar, self.figure = JobBar(self._cancel), figure_pane()
         self._layout = pn.Column(
             html_pane(tag("p", ABOUT)),
@@ -88,19 +109,29 @@ class ObjectsPage(View):
         self._compare({"object storage": objects, "disk": os.path.join(folder, "disk")})
 
     def _compare(self, places: Mapping[str, str]) -> None:
-        batching = cast("Batching", self.named["batching"].value)
+        batching, self._places = cast("Batching", self.named["batching"].value), places
         load = paced(self.named["rate"].value, self.named["bytes"].value, SECONDS)
 
         def work(job: Job) -> None:
             self._found = (
                 batching,
-                places,
                 batching_sweep(places, batching, VALUES[batching], load, seeds=ROUNDS, step=job.step),
             )
 
         self._job = self.session.jobs.start("comparing", work)
         self._problem = None if self._job is not None else self.session.jobs.problem
         self.refresh()
+
+    def code(self) -> str:
+        """Return Python for the same comparison."""
+        batching = self.named["batching"].value
+        rate, size = self.named["rate"].value, self.named["bytes"].value
+        return f"""from walkit import plots, workload
+
+load = workload.paced({rate}, {size}, {SECONDS})
+places = {dict(self._places)}
+runs = workload.batching_sweep(places, {batching!r}, {list(VALUES[batching])}, load)
+plots.batching_cost(runs, {batching!r})"""
 
     def _cancel(self) -> None:
         if self._job is not None:
@@ -112,9 +143,9 @@ class ObjectsPage(View):
         if job is not None and job.ended:
             self._job, self._problem = None, job.problem
             if self._found is not None:
-                (batching, places, self.runs), self._found = self._found, None
+                (batching, self.runs), self._found = self._found, None
                 self.figure.param.update(object=batching_cost(self.runs, batching), visible=True)
-                self.numbers.object = numbers_html(self.runs, batching, places)
+                self.numbers.object = numbers_html(self.runs, batching)
         if shown:
             self.status.object = sentence_html("", problem=self._problem)
             self.bar.tell(self._job)
@@ -131,8 +162,8 @@ class ObjectsPage(View):
             widget.value = next((each for each in options if str(each) == state.get(name)), widget.value)
 
 
-def numbers_html(runs: list[Run], batching: Batching, places: Mapping[str, str]) -> Markup:
-    """Return the medians of the Runs as a table, the prices with their date and source, and code for the same."""
+def numbers_html(runs: list[Run], batching: Batching) -> Markup:
+    """Return the medians of the Runs as a table, and the prices with their date and source."""
     found = (
         batching_table(runs, batching).dropna(axis=1, how="all").groupby(["place", "batching"], sort=False)
     )
@@ -154,24 +185,10 @@ def numbers_html(runs: list[Run], batching: Batching, places: Mapping[str, str])
         for name, price in PRICES.items()
         if any(run.name == name for run in runs)
     ]
-    values = list(dict.fromkeys(run.labels[batching] for run in runs))
-    load: Any = runs[0].options["workload"]
-    code = f"""from walkit import plots, workload
-
-load = workload.paced({load["arrival"]["rate"]}, {load["value_bytes"]}, {SECONDS})
-places = {dict(places)}
-runs = workload.batching_sweep(places, {batching!r}, {values}, load)
-plots.batching_cost(runs, {batching!r})"""
     said = "Medians; requests, bytes and dollars are for a million records. "
     return tag(
         "section",
         tag("p", said, "Prices, of US East:" if prices else "No price is known for these places."),
         tag("ul", *prices) if prices else "",
-        scrolled("div", "medians", table(rows, HEAD, right=range(1, len(HEAD)))),
-        tag("details", tag("summary", "The code for this"), scrolled("pre", "code", code)),
+        scrolled("div", "medians", table(rows, HEAD, right=range(1, len(HEAD))), "medians"),
     )
-
-
-def scrolled(name: str, label: str, content: str) -> Markup:
-    """Return an element that scrolls sideways by itself, also by the keyboard."""
-    return tag(name, content, style="overflow-x:auto", tabindex="0", role="region", aria_label=label)

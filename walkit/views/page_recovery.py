@@ -24,31 +24,42 @@ from walkit._internal.text import counted
 from walkit.bench.recovery_sweep import RecoverySweep
 from walkit.plots import frame_bytes, recoveries, recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.facts import machine_words
+from walkit.plots.style import CLEAR, phase_colour
 from walkit.plots.units import bytes_text
 from walkit.recovery.decision import MEANINGS, table_rows
 from walkit.recovery.report import RecoveryReport
 from walkit.views.fault_reports import FATES, FAULTS, CutFrame, Fate, FaultName, FaultReport, Outcome, Refusal
+from walkit.views.job_bar import JobBar
 from walkit.views.parts import (
     RED,
     Button,
     ReportView,
     Select,
     View,
+    example_html,
     figure_pane,
     html_pane,
     numbers_html,
     pn,
+    scrolled,
     sentence_html,
 )
 from walkit.views.recovery_lab import CHECKPOINT_AGES, ROUNDS, SEGMENT_BYTES_MEASURED
 from walkit.views.workspace import Workspace
 
-NOTHING_YET = "Nothing has been broken yet: choose a fault, and break the log."
+NOTHING_YET = example_html(
+    "An example: the phases of an opening after a fault, over its time.",
+    {
+        "open": [(2, phase_colour("open")), (18, CLEAR)],
+        "scan": [(2, CLEAR), (8, phase_colour("scan")), (10, CLEAR)],
+        "verify": [(10, CLEAR), (5, phase_colour("verify")), (5, CLEAR)],
+        "ready": [(15, CLEAR), (5, phase_colour("ready"))],
+    },
+)
 FRAME_BYTES_DRAWN = 256
 HEX_COLUMNS = 16
 
 COLOURS: dict[Fate, str] = {"kept": GREEN, "cut": PURPLE, "hole": YELLOW, "lost": GREY, "damaged": DAMAGED}
-SCROLLED = "overflow-x:auto;max-width:100%"
 APPLIED = "font-weight:bold;background:color-mix(in srgb, var(--accent, #0072b2) 18%, transparent)"
 
 
@@ -56,6 +67,7 @@ class RecoveryView(ReportView):
     """Shows the newest FaultReport beside the earlier ones, and the results of a sweep. Used by one thread."""
 
     def __init__(self) -> None:
+        self.details = html_pane()
         self.strip = html_pane()
         self.decisions = html_pane()
         self.cuts = html_pane()
@@ -65,6 +77,7 @@ class RecoveryView(ReportView):
         self.healing = html_pane()
         super().__init__(
             NOTHING_YET,
+            self.details,
             self.strip,
             self.cuts,
             self.salvage,
@@ -79,7 +92,7 @@ class RecoveryView(ReportView):
         if not reports or not self._is_new(reports[-1]):
             return
         report = reports[-1]
-        self.text.object = verdict_html(report)
+        self.text.object, self.details.object = verdict_html(report), details_html(report)
         opened = []
         for each in reports:
             name = f"{each.number}. {FAULTS[each.fault].label}"
@@ -142,16 +155,20 @@ class SweepView(View):
 
 
 def verdict_html(report: FaultReport) -> str:
-    """Return the fault, its outcome, and their numbers."""
+    """Return the outcome of a fault."""
+    recovery, refusal = report.recovery, report.outcome.refusal
+    parts = [] if refusal is None else [refusal_html("Opening is refused with", refusal, alert=True)]
+    parts += [] if recovery is None else [_kept_html(report, recovery)]
+    return join(parts)
+
+
+def details_html(report: FaultReport) -> str:
+    """Return the steps of a fault, the writer's error, the numbers of the recovery, and the promise."""
     done = tag("p", tag("b", f"{FAULTS[report.fault].label}: "), f"{report.place}. ", " ".join(report.steps))
     failed = Markup() if report.failure is None else refusal_html("The writer got", report.failure)
-    parts = [done, failed]
-    recovery, refusal = report.recovery, report.outcome.refusal
-    if refusal is not None:
-        parts.append(refusal_html("Opening is refused with", refusal, alert=True))
-    if recovery is not None:
-        parts += [_kept_html(report, recovery), Markup(_numbers_html(report, recovery))]
-    return join([*parts, tag("p", report.promise, style="opacity:0.8")])
+    recovery = report.recovery
+    numbers = Markup() if recovery is None else Markup(_numbers_html(report, recovery))
+    return join([done, failed, numbers, tag("p", report.promise, style="opacity:0.8")])
 
 
 def _kept_html(report: FaultReport, recovery: RecoveryReport) -> Markup:
@@ -190,11 +207,6 @@ def _numbers_html(report: FaultReport, recovery: RecoveryReport) -> str:
     )
 
 
-def _scrolled(content: object, label: str, class_: str) -> Markup:
-    """Return content that can be scrolled, also by keyboard, if it is wider than the page."""
-    return tag("div", content, class_=class_, style=SCROLLED, tabindex="0", role="region", aria_label=label)
-
-
 def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup:
     """Return a typed error with its data."""
     role = "alert" if alert else None
@@ -203,7 +215,7 @@ def refusal_html(words: str, refusal: Refusal, *, alert: bool = False) -> Markup
         tag(
             "p", tag("b", f"{words} {refusal.name}: ", style=f"color:{RED}"), f"{refusal.message}.", role=role
         ),
-        _scrolled(facts(refusal.facts), "facts of the error", "facts"),
+        scrolled("div", "facts of the error", facts(refusal.facts), "facts"),
         class_="refusal",
     )
 
@@ -274,7 +286,7 @@ def decisions_html(outcome: Outcome) -> str:
     ]
     shown = tag("table", tag("tr", *columns), *lines, style="font-size:0.85em")
     policy = f"The decision table (walkit.recovery_table()), with policy {outcome.policy}; ▶ marks rows that applied."
-    box = _scrolled(shown, "decision table", "decisions")
+    box = scrolled("div", "decision table", shown, "decisions")
     return tag("section", tag("h2", "Decisions"), *said, tag("p", policy), box)
 
 
@@ -300,7 +312,7 @@ def cuts_html(recovery: RecoveryReport) -> str:
         "Nothing promised these bytes: no later frame, no seal, and not the durable slot. They were "
         "acknowledged to no writer, and do not belong to the log."
     )
-    return _scrolled(shown, "cuts", "cuts") + tag("p", words)
+    return scrolled("div", "cuts", shown, "cuts") + tag("p", words)
 
 
 def salvage_html(outcome: Outcome) -> str:
@@ -323,7 +335,7 @@ def salvage_html(outcome: Outcome) -> str:
         "section",
         tag("h2", "Salvage"),
         tag("p", words),
-        _scrolled(shown, "records given up", "given-up"),
+        scrolled("div", "records given up", shown, "given-up"),
         Markup(strip_html(outcome)),
     )
 
@@ -358,7 +370,7 @@ def healing_html(report: FaultReport) -> str:
         "section",
         tag("h2", "Healed from a peer"),
         tag("p", words + last),
-        _scrolled(shown, "frames from a peer", "healed"),
+        scrolled("div", "frames from a peer", shown, "healed"),
         Markup(strip_html(outcome)),
     )
 
@@ -374,14 +386,7 @@ def hex_html(frame: CutFrame) -> str:
         ]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
         lines.append(f"{start:08x} {''.join(cells):<{4 * HEX_COLUMNS}} {text}")
-    dump = tag(
-        "pre",
-        "\n".join(lines),
-        style=f"{SCROLLED};font-size:0.8em",
-        tabindex="0",
-        role="region",
-        aria_label="hex dump",
-    )
+    dump = scrolled("pre", "hex dump", "\n".join(lines), style="font-size:0.8em")
     return tag(
         "details",
         tag("summary", f"{frame.words}, as a hex dump ({len(frame.data):,} bytes)"),
@@ -427,14 +432,12 @@ class RecoveryPage(View):
         self.heal = Button(label="Heal a copy from a peer", width=200, visible=False)
         self.new_log = Button(label="New log", width=100)
         self.measure = Button(label="Measure recovery times", width=190)
-        self.cancel = Button(label="Cancel", width=90, disabled=True)
-        self.about = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.status = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.bar = JobBar(self.session.jobs.cancel)
+        self.about, self.status = html_pane(), html_pane()
         self._layout = pn.Column(
-            pn.FlexBox(
-                self.fault, self.do, self.salvage, self.heal, self.new_log, self.cancel, align_items="end"
-            ),
+            pn.FlexBox(self.fault, self.do, self.salvage, self.heal, self.new_log, align_items="end"),
             self.about,
+            self.bar,
             self.status,
             self.recovery,
             pn.pane.HTML(tag("h2", "Recovery times") + tag("p", SWEEP_WORDS), sizing_mode="stretch_width"),
@@ -449,11 +452,13 @@ class RecoveryPage(View):
         self.heal.on_click(lambda _: self._ask(self.session.recovery.heal))
         self.new_log.on_click(lambda _: self._ask(self.session.new_log))
         self.measure.on_click(lambda _: self._ask(self.session.recovery.measure))
-        self.cancel.on_click(lambda _: self._ask(self.session.jobs.cancel))
         self._describe()
 
     def _describe(self) -> None:
-        self.about.object = tag("p", FAULTS[cast("FaultName", self.fault.value)].words)
+        """Describe the chosen fault, unless its report is shown."""
+        chosen, newest = cast("FaultName", self.fault.value), self.session.recovery.newest
+        self.about.object = tag("p", FAULTS[chosen].words)
+        self.about.visible = newest is None or newest.fault != chosen
 
     def _do(self, _: Any) -> None:
         self._ask(lambda: self.session.recovery.do(cast("FaultName", self.fault.value)))
@@ -467,7 +472,9 @@ class RecoveryPage(View):
         if not shown:
             return
         session = self.session
-        self.status.object = sentence_html(session.status(), problem=session.jobs.problem)
+        self.bar.tell(session.jobs.current)
+        self.status.object = sentence_html("", problem=session.jobs.problem)
+        self._describe()
         self.recovery.tell(session.recovery.reports)
         self.sweep.tell(session.recovery.sweep)
         newest, busy = session.recovery.newest, session.busy
@@ -483,9 +490,21 @@ class RecoveryPage(View):
             (self.heal, busy),
             (self.measure, busy),
             (self.new_log, busy or session.writing),
-            (self.cancel, not busy),
         ):
             widget.disabled = disabled
+
+    def code(self) -> str:
+        """Return Python that leaves half a frame at the end of a log, and opens it again."""
+        return """import walkit
+from walkit import plots
+from walkit.workload.inject_torn_frame import leave_half_a_frame
+
+with walkit.open("orders") as log:
+    log.append_many([b"paid", b"sent"])
+leave_half_a_frame("orders")
+with walkit.open("orders") as log:
+    figure = plots.recovery_timeline(log.recovery)
+walkit.recovery_table()"""
 
     def state(self) -> dict[str, str]:
         """Return the fault that is chosen."""

@@ -9,8 +9,18 @@ from typing import Any, cast
 from walkit._internal.html import Markup, table, tag
 from walkit.models.tcp_link import LinkState
 from walkit.plots import LagUnit, lag_over_time, sent_by_codec, state_lanes
+from walkit.plots.style import BLUE, ORANGE, VERMILION
 from walkit.plots.units import bytes_text, duration_text
-from walkit.views.parts import Button, Select, View, figure_pane, pn, sentence_html
+from walkit.views.parts import (
+    Button,
+    Select,
+    View,
+    example_html,
+    figure_pane,
+    html_pane,
+    pn,
+    sentence_html,
+)
 from walkit.views.replication_lab import (
     PRIMARY,
     READERS_MAX,
@@ -32,13 +42,23 @@ MEMBERS_CSS = """
 """
 
 
+NOTHING_YET = example_html(
+    "An example: a primary and two replicas; the link of the second one is cut for a while.",
+    {
+        "primary": [(20, BLUE)],
+        "replica 1": [(2, ORANGE), (18, BLUE)],
+        "replica 2": [(2, ORANGE), (8, BLUE), (6, VERMILION), (1, ORANGE), (3, BLUE)],
+    },
+)
+
+
 class ReplicationView(View):
     """Shows a Picture. Used by one thread."""
 
     def __init__(self) -> None:
         super().__init__()
         self.unit: LagUnit = "records"
-        self.members = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.members = html_pane(NOTHING_YET)
         self.lag, self.states, self.sent = (figure_pane(link_figure=False) for _ in range(3))
         self._layout = pn.Column(
             self.members, self.lag, self.states, self.sent, sizing_mode="stretch_width", margin=0
@@ -46,8 +66,7 @@ class ReplicationView(View):
 
     def tell(self, picture: Picture) -> None:
         """Show a moment; figures without data are hidden."""
-        shown = members_html(picture.members)
-        self.members.object = shown
+        self.members.object = members_html(picture.members)
         drawn = bool(picture.bars)
         if drawn:
             end_s = max(bar.end_s for bar in picture.bars)
@@ -66,7 +85,7 @@ class ReplicationView(View):
 def members_html(members: tuple[Member, ...]) -> str:
     """Return the processes as a table; unknown values are marked."""
     if not members:
-        return Markup("")  # the page shows that nothing runs, and the button to press
+        return NOTHING_YET
     rows = []
     for one in members:
         primary = not one.link
@@ -125,10 +144,8 @@ DRAW_S = 1.0
 """Seconds between two drawings of the figures."""
 RESTING = "The log has its size: nothing more is appended."
 ABOUT = (
-    "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. Each replica "
-    "reaches its primary by a link, which can be cut, or slowed down to 64 KiB a second. The lag is the primary's "
-    "durable end against the replica's acknowledged one; without contact it is unknown. "
-    "A delta reader shares the primary's folder and polls it over a link; if that is cut, it reads the log alone. "
+    "Each is a process of its own: Kill is SIGKILL, and Restart recovers the files that are left. A slow link carries "
+    "64 KiB per second. A delta reader shares the primary's folder; if its link is cut, it reads the log alone. "
     "The LSN reached is durable at a primary and at a replica, and applied at a delta reader."
 )
 
@@ -157,23 +174,24 @@ class ReplicationPage(View):
         )
         self.which = choice(label="process", options=[PRIMARY], value=PRIMARY, width=130, **near)
         self.unit = choice(label="lag", options=UNITS, value="records", width=120, **near)
-        self.kill = button(label="Kill", color="danger", width=70, disabled=True, **near)
+        self.kill = button(label="Kill", width=70, disabled=True, **near)
         self.restart = button(label="Restart", width=90, disabled=True, **near)
         self.links = {name: button(label=name, width=70, disabled=True, **near) for name in LINKS}
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
+        self.disturbing = self._bar(
+            self.which, *self.links.values(), self.kill, self.restart, self.unit, self.add, self.add_reader
+        )
+        self.disturbing.visible = False
         self._layout = pn.Column(
-            self._bar(self.rate, self.codec, self.count, self.start, self.stop, *self._adding()),
-            self._bar(self.which, *self.links.values(), self.kill, self.restart, self.unit),
-            pn.pane.HTML(tag("p", ABOUT), sizing_mode="stretch_width"),
+            self._bar(self.rate, self.codec, self.count, self.start, self.stop, self.cancel),
+            self.disturbing,
             self.status,
             self.view,
+            html_pane(tag("p", ABOUT)),
             sizing_mode="stretch_width",
             margin=0,
         )
         self._listen()
-
-    def _adding(self) -> tuple[pn.viewable.Viewable, ...]:
-        return self.add, self.add_reader, self.cancel
 
     @staticmethod
     def _bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
@@ -216,6 +234,7 @@ class ReplicationPage(View):
         names = [PRIMARY, *lab.replicas, *lab.readers]
         if self.which.options != names:
             self.which.options = names
+        self.disturbing.visible = running
         on_replica = self.which.value != PRIMARY
         for button, disabled in (
             (self.start, busy),
@@ -237,6 +256,19 @@ class ReplicationPage(View):
             lab.status(), warnings=[RESTING] if self._resting else [], problem=lab.jobs.problem
         )
         self.status.object = words
+
+    def code(self) -> str:
+        """Return Python for a primary with one replica in this process."""
+        return f"""import walkit
+from walkit.replication import Primary, Replica
+
+with walkit.open("orders") as log:
+    primary = Primary(log, "127.0.0.1:0").start()
+    replica = Replica("orders-replica", primary.address, codec={self.codec.value!r}).start()
+    replica.wait_for(log.append(b"paid", key=b"order-7"), timeout=30)
+    print(replica.status().state)
+    replica.stop()
+    primary.stop()"""
 
     def state(self) -> dict[str, str]:
         """Return the choices."""

@@ -6,11 +6,13 @@ import io
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 from walkit.errors import OptionsError
+from walkit.measure import Run
+from walkit.measure import load as load_run
 from walkit.plots import latency_distribution, svg_of
-from walkit.plots.style import Figure
+from walkit.plots.style import BLUE, CLEAR, ORANGE, Figure
 from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Apply, Job, Looking
 from walkit.views.parts import (
@@ -20,7 +22,9 @@ from walkit.views.parts import (
     Select,
     TextInput,
     View,
+    example_html,
     figure_pane,
+    html_pane,
     pn,
     sentence_html,
     soon,
@@ -53,7 +57,7 @@ td, th { padding: 2px 14px 2px 2px; } th { color: var(--soft); text-align: left;
 
 
 class ComparisonFace(View):
-    """Two Runs: their latency distributions, the ratio with its interval, the differences, and files to download."""
+    """One Run's latency distribution; of two also the ratio with its interval, the differences, and files to save."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -73,26 +77,23 @@ class ComparisonFace(View):
                 ("Export as SVG", "latency.svg", self._as_svg),
             )
         ]
+        self.of_two = pn.Column(
+            self.differences, pn.FlexBox(*self.files), sizing_mode="stretch_width", margin=0, visible=False
+        )
         self._layout = pn.Column(
-            self.ratios,
-            self.points,
-            self.figure,
-            self.differences,
-            pn.FlexBox(*self.files),
-            sizing_mode="stretch_width",
-            margin=0,
-            visible=False,
+            self.ratios, self.points, self.figure, self.of_two, sizing_mode="stretch_width", margin=0
         )
 
-    def tell(self, found: Comparison | None) -> None:
-        """Show a comparison; None hides the face."""
-        self.found = found
-        self._layout.visible = found is not None
+    def tell(self, *runs: Run, found: Comparison | None = None) -> None:
+        """Show a Run, or the comparison `found`; without either the face is empty."""
+        self.found, runs = found, found.runs if found is not None else runs
+        self.of_two.visible = self.ratios.visible = found is not None
+        self.drawing = latency_distribution(runs) if runs else None
+        self.figure.param.update(object=self.drawing, visible=bool(runs))
         if found is None:
+            self.points.visible = False
             return
-        self.drawing = latency_distribution(found.runs)
         self.points.param.update(object=ratios_drawn(found), visible=bool(found.ratios))
-        self.figure.param.update(object=self.drawing, visible=True)
         self.ratios.object = f"<h2>Ratio</h2>{ratios_html(found)}"
         self.differences.object = f"<h2>Difference of the settings</h2>{differences_html(found)}"
 
@@ -111,6 +112,13 @@ class ComparisonFace(View):
         return self._made(lambda _, drawing: svg_of(drawing).encode())
 
 
+NOTHING_YET = example_html(
+    "An example: the latencies of two runs, from the fastest records to the slowest.",
+    {
+        "8 threads": [(2, BLUE), (8, CLEAR)],
+        "64 threads": [(1, CLEAR), (5, ORANGE), (4, CLEAR)],
+    },
+)
 ROUNDS = 5
 RUNS_MAX = 200
 """Most Runs of this page; older ones are forgotten."""
@@ -163,6 +171,7 @@ class RunsPage(View):
         self._wanted: list[str] = []
         """Runs of a URL, to be ticked once they are read."""
         self._shown: object = None
+        self._shown_entries: tuple[Entry, ...] = ()
         self._job: Job | None = None
         self._problem: str | None = None
         self._number = 0
@@ -174,7 +183,7 @@ class RunsPage(View):
         )
         self.open = Button(label="Read folder", width=120)
         self.repeat = Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
-        self.status, self.words = (pn.pane.HTML("", sizing_mode="stretch_width") for _ in range(2))
+        self.status, self.words = html_pane(), html_pane(NOTHING_YET)
         self.bar = JobBar(self._cancel)
         self.table = PagedTable(
             PickTable("runs; tick two", RUN_HEAD, self._tick, right=(1, 2, 3, 5), kind="checkbox"), "runs"
@@ -311,16 +320,21 @@ class RunsPage(View):
         return [known[entry_id] for entry_id in self.ticked if entry_id in known]
 
     def _compare(self) -> None:
-        chosen, entries = self._chosen(), self.entries
-        if len(chosen) != 2:
-            self.face.tell(None)
+        """Show the two that are ticked, or one: that is ticked, or the newest."""
+        entries = self.entries
+        chosen = self._chosen() or [entry for entry in entries if not entry.problem][-1:]
+        if not chosen:
+            self.face.tell()
             return
 
         def read(_: Job) -> Apply:
+            if len(chosen) == 1:
+                run = load_run(chosen[0].path)
+                return lambda: self.face.tell(run)
             found = compared(entries, *chosen)
-            return lambda: self.face.tell(found)
+            return lambda: self.face.tell(found=found)
 
-        self.looking.ask("comparing", read)
+        self.looking.ask("reading runs" if len(chosen) == 1 else "comparing", read)
 
     # -- views
 
@@ -334,12 +348,10 @@ class RunsPage(View):
             return
         now = (self.entries, tuple(self.ticked))
         if now != self._shown:
-            grown = isinstance(self._shown, tuple) and len(now[0]) != len(
-                cast("tuple[Any, Any]", self._shown)[0]
-            )
-            self._shown = now
+            grown = now[0] != self._shown_entries
+            self._shown, self._shown_entries = now, now[0]
             self._show_table()
-            if grown and len(self.ticked) == 2:
+            if grown:
                 self._compare()
         problem = self._problem or self.looking.problem
         self.status.object = sentence_html(self._sentence(), problem=problem)
@@ -380,7 +392,23 @@ class RunsPage(View):
                 for entry in entries
             ]
         )
-        self.words.object = count_words(entries) if entries else ""
+        self.words.object = count_words(entries) if entries else NOTHING_YET
+
+    def code(self) -> str:
+        """Return Python that measures the chosen load."""
+        try:
+            load = self.controls.load
+        except OptionsError:
+            return ""
+        return f"""import walkit
+from walkit import measure, plots
+from walkit.workload import Workload, drive
+
+with walkit.open("orders", durability={load.durability!r}, in_flight={load.in_flight}) as log:
+    load = Workload(operations={load.operations}, writers={load.writers}, value_bytes={load.record_bytes})
+    runs = [drive(log, load) for _ in range(2)]
+plots.latency_distribution(runs)
+measure.compare(runs)"""
 
     def state(self) -> dict[str, str]:
         """Return the folder that was read, and which two are ticked."""

@@ -15,6 +15,8 @@ from walkit._internal.html import Markup, table
 from walkit._internal.text import counted
 from walkit.errors import OptionsError
 from walkit.plots import StateLane, states_timeline
+from walkit.plots.states import LEFT, RIGHT
+from walkit.plots.style import CLEAR, NEUTRAL, SKY
 from walkit.record import Kind
 from walkit.views.frame_search import KeySearch, find_key
 from walkit.views.inspector_parts import LogChooser, html_pane, wanted_of
@@ -27,6 +29,7 @@ from walkit.views.parts import (
     Select,
     TextInput,
     View,
+    example_html,
     figure_pane,
     numbers_html,
     pn,
@@ -62,9 +65,10 @@ class LsnSlider(JSComponent):
     _esm = files("walkit.views").joinpath("lsn_slider.js").read_text(encoding="utf-8")
     _stylesheets = [SLIDER_CSS]
 
-    def __init__(self, words: str, moved: Callable[[], None]) -> None:
+    def __init__(self, words: str, paint: str, moved: Callable[[], None]) -> None:
         self._moved = moved
-        super().__init__(words=words, sizing_mode="stretch_width")  # type: ignore[no-untyped-call]
+        styles = {"--accent": paint}
+        super().__init__(words=words, sizing_mode="stretch_width", styles=styles)  # type: ignore[no-untyped-call]
 
     @property
     def lsn(self) -> int:
@@ -309,9 +313,14 @@ def _press(called: Callable[[], None], _: object) -> None:
     called()
 
 
-ABOUT = (
-    "Here two states are compared, key by key: of one log at two LSNs, or of two logs. Choose a known log, or type its "
-    "path or URL; scratch is the log that the Live page writes."
+ABOUT = "Here two states are compared, key by key: of one log at two LSNs, or of two logs."
+NOTHING_YET = example_html(
+    "An example: the segments of a log, and the state before a time and after it.",
+    {
+        "segments": [(4, NEUTRAL), (3, SKY), (3, NEUTRAL)],
+        "left state": [(3, LEFT), (7, CLEAR)],
+        "right state": [(9, RIGHT), (1, CLEAR)],
+    },
 )
 
 
@@ -347,13 +356,14 @@ class StatesPage(View):
             disabled_options=[] if missing is None else ["spark"],
             width=200,
         )
-        self.left = LsnSlider("left state, at LSN", self._draw)
-        self.right = LsnSlider("right state, at LSN", self._draw)
+        self.left = LsnSlider("left state, at LSN", LEFT, self._draw)
+        self.right = LsnSlider("right state, at LSN", RIGHT, self._draw)
         self.compare = Button(label="Compare", color="primary", width=110)
         self.change = Select(label="rows", options=CHANGES, value="", width=150)
         self.back, self.on = Button(label="Previous rows", width=130), Button(label="Next rows", width=110)
         self.history = KeyHistory(self._ask, self._inspect)
         self.bar = JobBar(self._cancel)
+        self.example = html_pane(NOTHING_YET)
         self.status, self.found, self.page_words, self.times_pane = (html_pane() for _ in range(4))
         self.missing = html_pane(sentence_html(missing) if missing else "", visible=missing is not None)
         self.figure = figure_pane()
@@ -391,6 +401,7 @@ class StatesPage(View):
             self.second,
             self.status,
             self.bar,
+            self.example,
             self.body,
             margin=0,
             **wide,
@@ -534,6 +545,7 @@ class StatesPage(View):
             return
         words = self.looking.words or (ABOUT if self.outlines is None else self._log_words())
         self.status.object = sentence_html(words, problem=self._problem or self.looking.problem)
+        self.example.visible = self.outlines is None and not self.looking.words
         self.bar.tell(self._comparing or self.looking.job)
         if self.body.visible:
             self.compare.disabled = self.session.busy
@@ -577,6 +589,13 @@ class StatesPage(View):
         self.page_words.object = (
             f"rows {at + 1:,} to {at + len(shown):,} of {len(rows):,}" if shown else "no such row"
         )
+
+    def code(self) -> str:
+        """Return Python for the chosen comparison."""
+        first = self.chooser.text or "orders"
+        second = (self.second.value or "").strip() or first
+        left, right = self._lsns()
+        return f"import walkit\n\nwalkit.diff(({first!r}, {left}), ({second!r}, {right}))"
 
     def state(self) -> dict[str, str]:
         """Return which logs and LSNs are chosen."""

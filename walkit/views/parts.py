@@ -8,12 +8,12 @@ import threading
 import time
 import traceback
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from walkit._internal.html import tag
+from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
 
 try:
@@ -36,11 +36,14 @@ __all__ = [
     "ReportView",
     "Select",
     "View",
+    "code_html",
+    "example_html",
     "figure_pane",
     "html_pane",
     "numbers_html",
     "pn",
     "ready",
+    "scrolled",
     "sentence_html",
     "soon",
     "tick",
@@ -55,6 +58,12 @@ table { border-collapse: collapse; font-variant-numeric: tabular-nums; margin: 0
 td, th { padding: 1px 14px 1px 2px; }
 """
 """Columns of a table have room between them, and the next element is clear of it."""
+EXAMPLE_CSS = """
+.example { margin: 0.6em 0; max-width: 46em; }
+.example div { display: flex; align-items: center; margin: 3px 0; }
+.example span { flex: 0 0 8.5em; color: var(--soft, inherit); }
+.example i { height: 18px; opacity: 0.5; }
+"""
 RED = "var(--bad, #d9534f)"
 """The colour of problems; on a page of the dashboard that of its theme."""
 logger = logging.getLogger("walkit")
@@ -177,16 +186,41 @@ def figure_pane(figure: Any = None, **options: Any) -> pn.pane.Plotly:
 
 def html_pane(html: str = "") -> pn.pane.HTML:
     """Return a pane for HTML as wide as the page, whose tables can be read."""
-    return pn.pane.HTML(html, sizing_mode="stretch_width", stylesheets=[TABLE_CSS])
+    return pn.pane.HTML(html, sizing_mode="stretch_width", stylesheets=[TABLE_CSS, EXAMPLE_CSS])
+
+
+def example_html(words: str, rows: Mapping[str, Sequence[tuple[float, str]]]) -> Markup:
+    """Return a pale example of the figure to come: bars of (size, colour) by their row's name, below a sentence."""
+    lines = [
+        tag(
+            "div",
+            tag("span", name),
+            *(tag("i", style=f"flex:{size} 1 0;background:{colour}") for size, colour in bars),
+        )
+        for name, bars in rows.items()
+    ]
+    return tag("figure", tag("figcaption", words), *lines, class_="example")
+
+
+def code_html(code: str) -> Markup:
+    """Return Python code, folded away."""
+    shown = scrolled("pre", "the code for this", code)
+    return tag("details", tag("summary", "The code for this"), shown)
+
+
+def scrolled(name: str, label: str, content: object, class_: str | None = None, style: str = "") -> Markup:
+    """Return an element that scrolls sideways by itself, also by the keyboard."""
+    style = f"overflow-x:auto;max-width:100%;{style}"
+    return tag(name, content, class_=class_, style=style, tabindex="0", role="region", aria_label=label)
 
 
 class ReportView(View):
     """Shows the newest report that it is given: a text, a figure, and other parts below them. Used by one thread."""
 
-    def __init__(self, nothing_yet: str, *more: pn.viewable.Viewable) -> None:
+    def __init__(self, nothing_yet: Markup, *more: pn.viewable.Viewable) -> None:
         super().__init__()
         self._shown: object = None
-        self.text = html_pane(f"<p>{nothing_yet}</p>")
+        self.text = html_pane(nothing_yet)
         self.figure = figure_pane()
         self._layout = pn.Column(self.text, self.figure, *more, sizing_mode="stretch_width")
 

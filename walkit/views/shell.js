@@ -39,24 +39,66 @@
     }
   });
 
-  // On a phone figures have less room: their layout is changed as it is drawn, and drawn again where the window turns.
+  // A figure is drawn once, in its place and at its size, when it comes into view. Panel's own view draws it apart, then at
+  // its size, then once more after each change. On a phone figures have less room: their layout is changed as it is drawn.
   const phone = matchMedia("(max-width: 700px)");
   const narrow = WALKIT_NARROW;
   const drawings = new Set();  // of figures, as promises
+  const main = document.getElementById("main");
   const pane = Bokeh.Models["panel.models.plotly.PlotlyPlot"]?.prototype?.default_view?.prototype;
   if (pane !== undefined) {
-    const panes = new Set();
-    const { render, remove, plot, _layout_data } = pane;
-    pane.plot = function (fresh) {
-      const drawing = plot.call(this, fresh)
-        .catch((error) => { if (panes.has(this)) { throw error; } })  // the page was turned while it was drawn
+    const panes = new Map();  // by element
+    const draw = async (view) => {
+      const layout = view._layout_data();
+      layout.width = view.walkitWidth = view.el.clientWidth;
+      if (phone.matches) { narrow(layout, main.clientWidth - 30); }
+      view.container.style.height = `${layout.height}px`;
+      const config = {...view.model.config, responsive: false};
+      await Plotly.react(view.container, view._trace_data(), layout, config);
+      if (view._plotInitialized || !panes.has(view.el)) { return; }
+      view._plotInitialized = true;
+      view._setViewport = () => {};
+      view._install_callbacks();
+    };
+    pane.plot = async function () {
+      this.walkitLate = !this.walkitNear || this.el.clientWidth === 0;
+      if (this.walkitLate) { return; }
+      const drawing = draw(this)
+        .catch((error) => { if (panes.has(this.el)) { throw error; } })  // the page was turned while it was drawn
         .finally(() => drawings.delete(drawing));
       drawings.add(drawing);
-      return drawing;
+      await drawing;
     };
-    pane.render = function () { panes.add(this); render.call(this); };
+    const near = new IntersectionObserver((seen) => {
+      for (const {target, isIntersecting} of seen) {
+        const view = panes.get(target);
+        if (view === undefined) { continue; }
+        view.walkitNear = isIntersecting;
+        if (view.walkitLate) { view.plot(); }
+      }
+    }, {root: main, rootMargin: "100px 0px"});
+    const sized = new ResizeObserver((seen) => {
+      for (const {target} of seen) {
+        const view = panes.get(target);
+        if (view !== undefined && target.clientWidth !== (view.walkitWidth ?? target.clientWidth)) { view.plot(); }
+      }
+    });
+    const { remove } = pane;
+    const render = Object.getPrototypeOf(pane).render;
+    pane.render = function () {
+      render.call(this);
+      this.container = document.createElement("div");
+      this.container.style.height = `${this.model.layout.height ?? 420}px`;
+      this.shadow_el.append(this.container);
+      this._plotInitialized = this.walkitNear = false;
+      this.walkitLate = true;
+      panes.set(this.el, this);
+      for (const observer of [near, sized]) { observer.unobserve(this.el); observer.observe(this.el); }
+    };
+    pane.resize_layout = () => {};
     pane.remove = function () {
-      panes.delete(this);
+      for (const observer of [near, sized]) { observer.unobserve(this.el); }
+      panes.delete(this.el);
       const figure = this.container;
       this.container = null;
       remove.call(this);
@@ -64,12 +106,6 @@
       this.container = figure;
       if (figure) { setTimeout(() => { this.container = null; Plotly.purge(figure); }, 2000); }
     };
-    pane._layout_data = function () {
-      const layout = _layout_data.call(this);
-      if (phone.matches) { narrow(layout, document.getElementById("main").clientWidth - 30); }
-      return layout;
-    };
-    phone.addEventListener("change", () => { for (const view of panes) { view.plot(); } });
   }
 
   const model = (name) => {
@@ -93,7 +129,7 @@
     const wanted = model("wanted");
     if (wanted === null) { return false; }
     show(pageOf(query));
-    document.getElementById("main").classList.toggle("turning", pageOf(query) !== pageOf(location.search));
+    main.classList.toggle("turning", pageOf(query) !== pageOf(location.search));
     wanted.value = `${query} ${++asked}`;
     return true;
   };
@@ -102,7 +138,7 @@
       if (event.metaKey || event.ctrlKey || event.shiftKey) { return; }
       if (!ask(`?page=${link.dataset.page}`)) { return; }  // not connected yet: the link loads its page
       event.preventDefault();
-      document.getElementById("main").focus({preventScroll: true});
+      main.focus({preventScroll: true});
     });
   }
   window.addEventListener("popstate", () => ask(location.search));
@@ -112,7 +148,7 @@
     let shown = pageOf(location.search);
     const write = () => {
       const page = pageOf(query.value);
-      document.getElementById("main").classList.remove("turning");
+      main.classList.remove("turning");
       if (query.value === location.search) { shown = page; show(page); return; }
       // A turned page is a step of the browser's history; a changed setting is not.
       if (page === shown) { history.replaceState(null, "", query.value); } else { history.pushState(null, "", query.value); }

@@ -16,7 +16,7 @@ from walkit._internal.html import Markup, tag
 from walkit.measure import file_system
 from walkit.plots.display import narrow_js
 from walkit.views.pacing import Pace
-from walkit.views.parts import View, pn
+from walkit.views.parts import View, code_html, html_pane, pn
 from walkit.views.workspace import Workspace
 
 
@@ -28,6 +28,9 @@ class Page(Protocol):
 
     def refresh(self, shown: bool = True) -> None:
         """Show what is new. Called twice a second; of a page that is not shown only to take in what would be lost."""
+
+    def code(self) -> str:
+        """Return Python that does the work of the page as it is set."""
 
     def state(self) -> dict[str, str]:
         """Return the page's state for the URL, besides its name."""
@@ -66,6 +69,8 @@ class Shell(View):
         self.facts = pn.pane.HTML("", sizing_mode="stretch_width")
         self.heading = pn.pane.HTML("", sizing_mode="stretch_width", margin=0, stylesheets=[HEADING_CSS])
         self.column = pn.Column(sizing_mode="stretch_width", margin=0)
+        self.code = html_pane()
+        """The code for the shown page, at its end."""
         self._pages: dict[str, Page] = {}
         self._shown = ""
         self.wanted.param.watch(lambda change: self.read_url(change.new.partition(" ")[0]), "value")
@@ -100,8 +105,9 @@ class Shell(View):
             self._pages[self.slug] = self.kinds[self.slug].build(self.workspace, self.go)
         if self._shown != self.slug:
             self._shown = self.slug
+            self.workspace.session.jobs.problem = None  # of another page
             self.heading.object = tag("h1", self.kinds[self.slug].title)
-            self.column[:] = [self.heading, self._pages[self.slug]]
+            self.column[:] = [self.heading, self._pages[self.slug], self.code]
 
     def read_url(self, query: str) -> None:
         """Show the page of a URL's query ("?page=..."), or the first one."""
@@ -113,6 +119,7 @@ class Shell(View):
         for slug, page in self._pages.items():
             page.refresh(slug == self.slug)
         self.facts.object = facts_html(self.workspace)
+        self.code.object = code_html(self.page.code())
         query = "?" + urlencode({"page": self.slug, **self.page.state()})
         self.query.value = query
         return True

@@ -20,6 +20,9 @@ from walkit.views.history import EVENTS_MAX, Detail, detail_of, point_between, p
 from walkit.views.overview import Point
 from walkit.workload.steady import SteadyLine, SteadyWriter
 
+IDLE_NS = 2_000_000_000
+"""A log to which nothing is appended for as long is idle."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Reading:
@@ -82,8 +85,9 @@ class LogSource:
         self._sink = log.events
         self._name, self._durability = log.location, log.options.durability
         self._warnings = warnings_of(log.location, self._durability)
-        self._start_ns = self._last_ns = perf_counter_ns()
+        self._start_ns = self._last_ns = self._active_ns = perf_counter_ns()
         self._last = log.statistics()
+        self._is_idle = False
         self._events: deque[tuple[int, str, dict[str, Any]]] = deque(maxlen=EVENTS_MAX)
         self._tail: RecorderTail | None = None
         self._latency: LatencyHistogram | None = None
@@ -93,7 +97,7 @@ class LogSource:
         self._events.append((perf_counter_ns(), name, attributes))
 
     def read(self) -> Reading:
-        """Return one point for the time since the last call."""
+        """Return one point for the time since the last call; none while nothing is appended."""
         log = self._log()
         events = []
         while self._events:
@@ -109,6 +113,9 @@ class LogSource:
                 ended=True,
             )
         now_ns, before, after = perf_counter_ns(), self._last, log.statistics()
+        moves = (after.appended_lsn, after.acked_lsn) != (before.appended_lsn, before.acked_lsn)
+        self._active_ns = now_ns if moves else self._active_ns
+        was_idle, self._is_idle = self._is_idle, now_ns - self._active_ns > IDLE_NS
         point = point_between(
             before,
             after,
@@ -116,10 +123,16 @@ class LogSource:
             interval_s=(now_ns - self._last_ns) / 1e9,
             latency=self._driven(log),
         )
+        # The figure continues with a gap.
+        gap = [Point((self._last_ns - self._start_ns) / 1e9)] if was_idle else []
         self._last, self._last_ns = after, now_ns
+        idle = ""
+        if self._is_idle:
+            ran = ", showing the last run" if after.appended_lsn else ""
+            idle = f" Idle since {_clock(self._active_ns)}{ran}."
         return Reading(
-            status=f"The log {self._name} is open, durability {self._durability}.",
-            points=[point],
+            status=f"The log {self._name} is open, durability {self._durability}.{idle}",
+            points=[] if self._is_idle else [*gap, point],
             events=events,
             statistics=after,
             latency=self._latency,
@@ -177,7 +190,7 @@ class ChildSource:
             if line.raw is not None:
                 self._raw, self._raw_said = line.raw, str(line.raw)
                 if line.raw.rounds:
-                    self._raw_said += f", {_when(line.at_ns)}"
+                    self._raw_said += f", measured at {_clock(line.at_ns)}"
             if self._last is None:
                 bands.append(Band((line.at_ns - start_ns) / 1e9, self.writer.load.short))
             points.append(self._point(line, start_ns))
@@ -243,10 +256,10 @@ class RunSource:
         """Do nothing: it holds nothing."""
 
 
-def _when(at_ns: int) -> str:
-    """Return a time of the machine's monotonic clock in words."""
+def _clock(at_ns: int) -> str:
+    """Return a time of the machine's monotonic clock as the time of the day."""
     then = datetime.now().astimezone() - timedelta(microseconds=(perf_counter_ns() - at_ns) // 1000)
-    return then.strftime("measured at %H:%M:%S")
+    return then.strftime("%H:%M:%S")
 
 
 def _totals(run: Run) -> Point:
