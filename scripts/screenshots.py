@@ -73,7 +73,7 @@ def main() -> int:
         time.sleep(1.0)
         take(seen, "recovery")
         seen.turn_to("Compaction")
-        for label in ("Write records", "Take or release a hold", "Compact"):
+        for label in ("Write records", "Take or release a claim", "Compact"):
             seen.press(label)
             time.sleep(2.0)  # each step is done before the next is asked for
         seen.page.locator(".steps table").wait_for()

@@ -19,6 +19,8 @@ from walkit.views.page import PAGES
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+FRAMES, RATES, LATENCY = range(3)
+"""Figures of the Live page."""
 LIVE_S = 5.0
 """A page that takes longer to be of use on a quiet machine is too slow; on a busy one it is only reported."""
 ARRIVALS = 200
@@ -148,7 +150,7 @@ def eventually(what: Callable[[], Any], seconds: float = 90.0) -> Any:
     return found
 
 
-def curves(seen: Seen, plot: int = 0) -> dict[str, list[Any]]:
+def curves(seen: Seen, plot: int = RATES) -> dict[str, list[Any]]:
     """The figure's data, as the browser has it: curve by name."""
     return dict(seen.page.locator(".js-plotly-plot").nth(plot).evaluate(CURVES))
 
@@ -160,14 +162,22 @@ def text(seen: Seen) -> str:
 
 def ask_for(seen: Seen, label: str, number: int) -> None:
     """Type a number into a field."""
+    open_drawer(seen, "Load")
     seen.page.get_by_label(label, exact=True).fill(str(number))
     seen.page.keyboard.press("Enter")
+
+
+def open_drawer(seen: Seen, name: str) -> None:
+    """Show the controls of a drawer of the Live page, if it is shown; on other pages there is none."""
+    drawer = seen.page.get_by_role("button", name=name, exact=True)
+    if drawer.count() and "bk-active" not in str(drawer.get_attribute("class")):
+        drawer.click()
 
 
 def on_live(seen: Seen) -> int:
     """Turn to the Live page, and return how many points its first figure has once it is drawn."""
     seen.turn_to("Live")
-    eventually(lambda: "records/s" in curves(seen) and "p99" in curves(seen, 1))
+    eventually(lambda: "records/s" in curves(seen) and "p99" in curves(seen, LATENCY))
     return len(curves(seen)["records/s"])
 
 
@@ -202,10 +212,10 @@ def test_start_writes_and_stop_ends_it(
         eventually(
             lambda: all(
                 len([y for y in curves(seen, plot)[name] if y]) >= 4
-                for plot, name in ((0, "records/s"), (1, "p50"))
+                for plot, name in ((RATES, "records/s"), (LATENCY, "p50"))
             )
         )
-        rates, latency = curves(seen), curves(seen, 1)
+        rates, latency = curves(seen), curves(seen, LATENCY)
         for found, names in (
             (rates, ("frames/s", "raw device", "records that wait", "records per frame", "bytes per frame")),
             (latency, ("p50", "p99", "p99.9")),
@@ -214,16 +224,17 @@ def test_start_writes_and_stop_ends_it(
                 assert len([y for y in found[name] if y is not None]) >= 3, name
         pairs = zip(latency["p50"], latency["p99"], strict=True)
         assert all(low <= high for low, high in pairs if low is not None)
-        lanes = seen.page.locator(".js-plotly-plot").nth(1).evaluate(LANES)
+        lanes = seen.page.locator(".js-plotly-plot").nth(FRAMES).evaluate(LANES)
         assert lanes and set(lanes) == {"slot 1"}
         assert latency["records by latency"], "the heat map has no rows"
-        newest_s, end_s = seen.page.locator(".js-plotly-plot").nth(0).evaluate(VIEW)
+        newest_s, end_s = seen.page.locator(".js-plotly-plot").nth(RATES).evaluate(VIEW)
         assert newest_s - 5 < end_s, "the newest part is out of the view"
         assert len(writers(server)) == 1
         for words in ("64 writer threads, 100 bytes per record, durability sync", "median of 5"):
             eventually(partial(lambda wanted: wanted in text(seen), words))
+        assert seen.page.locator(".card .value").count() == 5
         eventually(lambda: curves(seen)["events"])  # a segment was made
-        box = seen.page.locator(".js-plotly-plot").nth(0).bounding_box()
+        box = seen.page.locator(".js-plotly-plot").nth(RATES).bounding_box()
         assert box is not None
         seen.page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 120)
         eventually(lambda: seen.page.evaluate(CROSSHAIRS) == [2, 1])
@@ -287,7 +298,7 @@ def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, 
         assert int(acked[1].replace(",", "")) >= 200
         assert seen.inaccessible() == []
         seen.turn_to("Live")
-        plot = seen.page.locator(".js-plotly-plot").nth(0)
+        plot = seen.page.locator(".js-plotly-plot").nth(RATES)
         eventually(
             lambda: "walkit.recovery.cut" in str(plot.evaluate("element => element.data?.at(-1)?.text"))
         )
@@ -305,6 +316,7 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list
         eventually(lambda: len(curves(first)["records/s"]) > before + 2)
         assert "Nothing has been written yet" in text(second)
         assert curves(second)["records/s"] == []
+        open_drawer(second, "Load")
         second.page.get_by_label("who appends").select_option("asyncio tasks")
         ask_for(second, "bytes per record", 5000)
         second.press("Start")
@@ -390,6 +402,10 @@ def test_choices_are_in_the_url_and_the_theme_is_remembered(browser: Browser, se
         assert len(set(server.folders()) - before) == 1
         page.goto(server.url + "?page=live&bytes=654&writers=3&durability=nonsense")
         page.get_by_role("button", name="Start", exact=True).wait_for()
+        assert not page.get_by_label("bytes per record").count()
+        for drawer in ("Load", "Log"):
+            open_drawer(seen, drawer)
+        page.get_by_label("durability").wait_for()
         assert page.get_by_label("bytes per record").input_value() == "654"
         assert page.get_by_label("writers or tasks").input_value() == "3"
         assert page.get_by_label("durability").input_value() == "sync"
@@ -429,9 +445,10 @@ def test_the_inspector_shows_a_frame_and_runs_are_compared(
             page.get_by_role("checkbox", name=f"compare 8 {style}, 100 B, sync").press("Space")
         page.get_by_role("heading", name="Ratio").wait_for()
         assert "n = 1: the difference may be chance" in text(seen)
-        names = eventually(
-            lambda: [n for n, _ in page.locator(".js-plotly-plot:visible").nth(1).evaluate(CURVES)]
-        )
+        latencies = page.locator(".js-plotly-plot:visible").last
+        latencies.scroll_into_view_if_needed()
+        eventually(lambda: len(latencies.evaluate(CURVES)) >= 2)
+        names = [n for n, _ in latencies.evaluate(CURVES)]
         assert [any(f"8 {style}" in name for name in names) for style in ("threads", "tasks")] == [True, True]
         assert page.get_by_role("button", name="Repeat 5 times, in turn").is_enabled()
         ratios = page.locator(".js-plotly-plot:visible").first
@@ -457,6 +474,7 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[
     with looking(browser, server, windows) as seen:
         page = seen.page
         on_live(seen)
+        open_drawer(seen, "Load")
         assert page.evaluate("document.querySelector('a, button, input').className") == "skip"
         page.locator(".skip").focus()
         stops = []
@@ -484,7 +502,7 @@ def test_object_storage_is_compared_on_the_models(
         seen.turn_to("Object storage")
         seen.settled_controls()
         seen.press("Compare on the models")
-        seen.page.get_by_text("The code for this").wait_for(timeout=120_000)
+        seen.page.locator(".medians").wait_for(timeout=120_000)
         figure = seen.page.locator(".js-plotly-plot").first
         curves: list[Any] = figure.evaluate(CURVES)
         assert [name for name, _ in curves[::5]] == ["s3-standard", "s3-express", "gp3"]
@@ -530,6 +548,12 @@ def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list
             seen.turn_to(name)
             seen.page.wait_for_function("slug => location.search.includes(`page=${slug}`)", arg=kind.slug)
             seen.settled_controls()
+            if name == "Live":
+                assert seen.page.locator(".card .value").first.bounding_box()["y"] < 800  # type: ignore[index]
+            for share in (0.25, 0.5, 0.75, 1.0):  # figures are drawn when they come into view
+                seen.page.evaluate(f"main.scrollTo(0, {share} * main.scrollHeight)")
+                seen.page.wait_for_timeout(200)
+            assert seen.page.locator("main summary").last.inner_text() == "The code for this", name
             with suppress(AssertionError):
                 eventually(lambda: not seen.page.evaluate(CUT), 20)
             assert seen.page.evaluate(CUT) == [], name

@@ -12,8 +12,7 @@ from tests.plots.test_figures import make_run
 from walkit.measure import LatencyHistogram, RunEvent
 from walkit.metrics import LogStatistics
 from walkit.plots import LiveSeries
-from walkit.views.history import History, detail_of, point_between, points_of_run
-from walkit.views.overview import Point
+from walkit.views.history import History, Point, detail_of, point_between, points_of_run
 
 
 def test_a_history_is_bounded_and_counts_what_it_dropped() -> None:

@@ -145,18 +145,6 @@ def test_a_change_reaches_what_the_browser_has() -> None:
         assert model.data_sources[0].data["y"][0].tolist() == [float(i) for i in range(1, steps + 1)]
 
 
-def test_a_hidden_figure_is_not_drawn() -> None:
-    """While the figure is hidden its data does not change; shown again, it has everything."""
-    view = LiveView(Steps())
-    view.shown = False
-    for _ in range(5):
-        view.refresh()
-    assert len(curves(view)["records/s"]) == 1
-    view.shown = True
-    view.refresh()
-    assert curves(view)["records/s"].tolist() == [float(i) for i in range(1, 8)]
-
-
 def test_sentences_and_numbers_are_escaped() -> None:
     """Whatever a path or an error holds, it is text on the page; a problem is an alert."""
     html = sentence_html("<a>", warnings=("<b>",), problem="<c>")

@@ -15,8 +15,7 @@ from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.condensed import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.cards import Card, CardRow, cards_html, spark_words
-from walkit.views.history import NOTHING, POINTS_MAX, History, detail_of
-from walkit.views.overview import Point
+from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
 from walkit.views.page import make_shell
 from walkit.views.page_live import DEFAULTS, PRESETS, LivePage, LoadControls, LoadView
 from walkit.views.session import Session
@@ -57,10 +56,11 @@ def test_a_preset_sets_every_control(shell: Shell, preset: str, expected: list[d
     assert page.controls.loads == tuple(ContinuousLoad(raw=True, **fields) for fields in expected)
     shell.refresh()
     assert urlencode(page.state()) in str(shell.query.value)
-    assert not page.controls.__panel__().objects
+    drawers: Any = page.controls.__panel__()
+    assert not drawers.objects
     for name, count in (("Load", 7), ("Log", 5)):
         page.controls.drawers[name].value = True
-        assert len(page.controls.__panel__().objects) == count
+        assert len(drawers.objects) == count
         page.controls.drawers[name].value = False
     assert set(PRESETS[preset]) <= set(DEFAULTS)
 

@@ -10,8 +10,7 @@ import pytest
 from tests.support.threads import wait_until
 from walkit.recovery.decision import DECISION_TABLE
 from walkit.recovery.verify import verify
-from walkit.views.fault_lab import BUNDLE
-from walkit.views.fault_reports import FAULTS, FaultName, FaultReport
+from walkit.views.fault_lab import BUNDLE, FAULTS, FaultName, FaultReport
 from walkit.views.page_recovery import RecoveryPage
 from walkit.views.workspace import DataRoot, Workspace
 
@@ -193,9 +192,9 @@ def test_the_fault_is_in_the_url_and_salvage_needs_a_refusal(page: RecoveryPage)
 
 def test_recovery_times_are_measured_and_drawn(page: RecoveryPage, monkeypatch: pytest.MonkeyPatch) -> None:
     """Press measure, with small stores: every bar has all rounds, all is whole, nothing is left."""
-    monkeypatch.setattr("walkit.views.recovery_lab.OPERATIONS_MEASURED", 400)
-    monkeypatch.setattr("walkit.views.recovery_lab.CHECKPOINT_AGES", (0.5, 1.0))
-    monkeypatch.setattr("walkit.views.recovery_lab.SEGMENT_BYTES_MEASURED", (1 << 18,))
+    monkeypatch.setattr("walkit.views.fault_lab.OPERATIONS_MEASURED", 400)
+    monkeypatch.setattr("walkit.views.fault_lab.CHECKPOINT_AGES", (0.5, 1.0))
+    monkeypatch.setattr("walkit.views.fault_lab.SEGMENT_BYTES_MEASURED", (1 << 18,))
     assert not page.sweep.over_checkpoint.visible
     page.measure.clicks += 1
     assert page.bar.__panel__().visible

@@ -13,8 +13,15 @@ import pytest
 import walkit
 from walkit.errors import OptionsError
 from walkit.views.page_replication import ReplicationPage
-from walkit.views.replica_history import POINTS_MAX, SPANS_MAX, ReplicaHistory
-from walkit.views.replication_lab import PRIMARY, REPLICAS_MAX, Member, ReplicationLab
+from walkit.views.replication_lab import (
+    POINTS_MAX,
+    PRIMARY,
+    REPLICAS_MAX,
+    SPANS_MAX,
+    Member,
+    ReplicaHistory,
+    ReplicationLab,
+)
 from walkit.views.workspace import DataRoot, Workspace
 from walkit.workload.replicated import PacedLoad, ReplicatedChild
 

@@ -16,9 +16,8 @@ import pytest
 
 from walkit.recovery.decision import recovery_table
 from walkit.views import Session, Shell
-from walkit.views.fault_reports import FRAME_BYTES_SHOWN
-from walkit.views.history import History
-from walkit.views.overview import Point
+from walkit.views.fault_lab import FRAME_BYTES_SHOWN
+from walkit.views.history import History, Point
 from walkit.views.page import make_shell
 from walkit.views.page_live import LivePage
 from walkit.views.page_recovery import RecoveryPage

@@ -15,14 +15,10 @@ import pytest
 from tests.support.invariants import changed, inside
 from walkit.errors import WalkitError
 from walkit.views.demo_store import Shelf
-from walkit.views.fault_lab import FaultLab
-from walkit.views.fault_reports import FaultReport, Outcome, Refusal
-from walkit.views.history import History
+from walkit.views.fault_lab import FaultLab, FaultReport, Killed, Outcome, RecoveryLab, Refusal
+from walkit.views.history import History, Point
 from walkit.views.jobs import Job, Jobs, Looking
-from walkit.views.overview import Point
-from walkit.views.recovery_lab import Killed, RecoveryLab
-from walkit.views.replica_history import ReplicaHistory
-from walkit.views.replication_lab import ReplicationLab
+from walkit.views.replication_lab import ReplicaHistory, ReplicationLab
 from walkit.views.session import Session
 
 

@@ -6,11 +6,8 @@ DataFrame, `save_data` writes it, `figure_html` makes a piece of a page of it, a
 without plotly raises MissingExtraError.
 """
 
-from walkit.plots.amplification import Amplification, amplification
-from walkit.plots.batches import batch_times
-from walkit.plots.batching import batching_cost, batching_table
+from walkit.plots.batching import batch_times, batching_cost, batching_table
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
-from walkit.plots.clock_bands import Band
 from walkit.plots.crash_states import crash_states
 from walkit.plots.delta import delta_lags, delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
@@ -19,9 +16,9 @@ from walkit.plots.export import data, save_data
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.group_commit import group_commit
 from walkit.plots.latency import latency_distribution
-from walkit.plots.live import LiveSeries, live_timeline, move_live_timeline
 from walkit.plots.live_load import (
     LATENCY_EDGES_S,
+    Band,
     LoadSeries,
     live_frames,
     live_latency,
@@ -32,17 +29,23 @@ from walkit.plots.live_load import (
 )
 from walkit.plots.load import latency_over_load
 from walkit.plots.order import order_cost
-from walkit.plots.phases import PhaseLike, RecoveryReportLike, recovery_timeline
+from walkit.plots.phases import PhaseLike, RecoveryReportLike, recoveries, recovery_timeline
 from walkit.plots.picture import svg_of
 from walkit.plots.positions import segments
 from walkit.plots.ratios import ratios
-from walkit.plots.recoveries import recoveries
-from walkit.plots.replicas import LagSeries, LagUnit, StateBar, lag_over_time, sent_by_codec, state_lanes
-from walkit.plots.replication import replication_lag
+from walkit.plots.replicas import (
+    LagSeries,
+    LagUnit,
+    StateBar,
+    lag_over_time,
+    replication_lag,
+    sent_by_codec,
+    state_lanes,
+)
 from walkit.plots.states import StateLane, states_timeline
 from walkit.plots.style import Theme
-from walkit.plots.timeline import throughput_timeline
-from walkit.plots.upkeep import upkeep
+from walkit.plots.timeline import LiveSeries, live_timeline, move_live_timeline, throughput_timeline
+from walkit.plots.upkeep import Amplification, amplification, upkeep
 from walkit.plots.world import world_schedule
 
 __all__ = [

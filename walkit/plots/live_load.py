@@ -5,18 +5,15 @@ One or two series at a time: this disk, a modelled volume, or both. Each figure 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
-from typing import Any
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from walkit.measure import FrameSample
-from walkit.plots.clock_bands import Band, set_clock
-from walkit.plots.frame_lanes import WAITS, frame_bars, lane_names
-from walkit.plots.live import LiveSeries, event_text
 from walkit.plots.style import (
     BLUE,
     GREEN,
@@ -33,7 +30,188 @@ from walkit.plots.style import (
     go,
     subplots,
 )
-from walkit.plots.units import CLOCK, COUNTS, SECONDS
+from walkit.plots.timeline import LiveSeries, event_text
+from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_text, duration_text
+
+WAITS = (
+    ("place in the segment", PURPLE, 0.72),
+    ("write and sync", BLUE, 0.72),
+    ("next sync", ORANGE, 0.3),
+    ("frames before it", VERMILION, 0.3),
+)
+"""Causes of a frame's wait from its sealing to its acknowledgement, with colour and thickness of the bar."""
+
+
+def frame_bars(
+    series: Sequence[tuple[str, FrameSample | None]],
+) -> Iterator[tuple[int, str, float, float, tuple[int, int, str]]]:
+    """Give (kind of wait, lane, begin, length, (position, series, words)) for each part of each frame, seconds."""
+    for number, (label, frames) in enumerate(series):
+        if frames is None:
+            continue
+        origin = int(frames.sealed_ns.min())
+        for index in range(len(frames.position)):
+            sealed, began, written, synced, acked = (
+                int(getattr(frames, name)[index]) - origin
+                for name in ("sealed_ns", "began_ns", "written_ns", "synced_ns", "acked_ns")
+            )
+            lane = _lane_name(int(frames.lane[index]), label if len(series) > 1 else "")
+            words = _frame_words(frames, index)
+            for kind, (begins, ends) in enumerate(
+                ((sealed, began), (began, written), (written, synced), (written, acked))
+            ):
+                if ends > begins:
+                    tail = (int(frames.position[index]), number, words)
+                    yield kind, lane, begins / 1e9, (ends - begins) / 1e9, tail
+
+
+def lane_names(series: Sequence[tuple[str, FrameSample | None]]) -> list[str]:
+    """Return the names of the lanes, those of one series after those of another, each from the first slot on."""
+    return [
+        _lane_name(lane, label if len(series) > 1 else "")
+        for label, frames in series
+        if frames is not None
+        for lane in range(int(frames.lane.max()) + 1)
+    ]
+
+
+def _lane_name(lane: int, label: str) -> str:
+    return f"{label.partition(',')[0].removeprefix('this ')} slot {lane + 1}".strip()
+
+
+def _frame_words(frames: FrameSample, index: int) -> str:
+    first, records = int(frames.first_lsn[index]), int(frames.records[index])
+    times = {
+        name: duration_text(int(getattr(frames, f"{column}_ns")[index] - frames.sealed_ns[index]) / 1e9)
+        for name, column in (("write begun", "began"), ("written", "written"), ("acknowledged", "acked"))
+    }
+    synced = int(frames.synced_ns[index])
+    times["synced"] = (
+        "not yet" if synced < 0 else duration_text((synced - int(frames.sealed_ns[index])) / 1e9)
+    )
+    head = f"<b>LSN {first:,} to {first + records - 1:,}</b>" if records > 1 else f"<b>LSN {first:,}</b>"
+    if index == frames.slowest:
+        head += ", the slowest"
+    size = bytes_text(int(frames.frame_bytes[index]))
+    what = f"{size} at position {int(frames.position[index]):,}; after its sealing:"
+    return "<br>".join([head, what, *(f"{name} {when}" for name, when in times.items())])
+
+
+OPEN_END_S = 60.0
+LATE = 0.6
+"""From this part of the clock on there may be no room for words after the beginning of a band."""
+Where = Literal["left", "begin", "right"]
+
+
+class Band(NamedTuple):
+    """A configuration of the load, and when it began, seconds on the clock of its series; the next one ends it."""
+
+    begin_s: float
+    text: str
+
+
+class OnClock(Protocol):
+    """A series on the clock."""
+
+    @property
+    def time_s(self) -> npt.NDArray[np.float64]:
+        """Its points, seconds, rising."""
+
+    @property
+    def bands(self) -> Sequence[Band]:
+        """Its configurations."""
+
+
+def set_clock(
+    drawing: go.Figure,
+    series: Sequence[OnClock],
+    window_s: float | None,
+    clocks: Sequence[str],
+    *,
+    band_axes: Sequence[tuple[str, str]],
+    words: bool = False,
+) -> None:
+    """Set the range of the clocks, and the bands of the configurations; with `words` they are labelled."""
+    begin_s, end_s = span_of(series, window_s)
+    layout: dict[str, Any] = {
+        name: drawing.layout[name].to_plotly_json() | {"range": [begin_s, end_s]} for name in clocks
+    }
+    in_view = [
+        (index, band, ends_s)
+        for index, (band, ends_s) in enumerate(_bands(series, end_s))
+        if ends_s > begin_s and band.begin_s < end_s
+    ]
+    late_s = begin_s + LATE * (end_s - begin_s)
+    labels: list[tuple[int, Band, Where]] = [
+        (index, band, "left" if band.begin_s <= begin_s else "right" if band.begin_s > late_s else "begin")
+        for index, band, _ in in_view
+    ]
+    # Bands change rarely, and a shape costs more than a curve: they are only set after a change.
+    drawn = (in_view, labels)
+    if getattr(drawing, "_bands_drawn", None) != drawn:
+        drawing._bands_drawn = drawn
+        layout["shapes"] = [
+            _band_shape(axes, band.begin_s, ends_s)
+            for axes in band_axes
+            for index, band, ends_s in in_view
+            if index % 2
+        ]
+        if words:
+            layout["annotations"] = [_band_label(*each) for each in labels]
+    drawing.update_layout(layout, overwrite=True)
+
+
+def span_of(series: Sequence[OnClock], window_s: float | None) -> tuple[float, float]:
+    """Return where the clock begins and ends, in seconds."""
+    ends = [float(one.time_s[-1]) for one in series if len(one.time_s)]
+    begins = [float(one.time_s[0]) for one in series if len(one.time_s)]
+    end_s = max(ends, default=1.0)
+    begin_s = min(begins, default=0.0)
+    if window_s is not None:
+        begin_s = max(begin_s, end_s - window_s)
+    return begin_s, max(end_s, begin_s + 1.0)
+
+
+def _band_shape(axes: tuple[str, str], begin_s: float, end_s: float) -> Mapping[str, Any]:
+    """Return a rectangle over the whole height of a panel. Every second configuration has one."""
+    return {
+        "type": "rect",
+        "xref": axes[0],
+        "yref": f"{axes[1]} domain",
+        "x0": begin_s,
+        "x1": end_s,
+        "y0": 0,
+        "y1": 1,
+        "layer": "below",
+        "line": {"width": 0},
+        "fillcolor": "rgba(128,128,128,0.10)",
+    }
+
+
+def _band_label(index: int, band: Band, where: Where) -> Mapping[str, Any]:
+    """Return the words of a configuration: where it begins, or at an edge of the panel."""
+    return {
+        "text": escape(band.text),
+        "x": {"left": 0.0, "begin": band.begin_s, "right": 1.0}[where],
+        "xref": "x" if where == "begin" else "x domain",
+        "y": 1,
+        "yref": "y domain",
+        "xanchor": "right" if where == "right" else "left",
+        "yanchor": "bottom",
+        "yshift": 13 * (index % 2),
+        "showarrow": False,
+        "font": {"size": 11, "color": NEUTRAL},
+    }
+
+
+def _bands(series: Sequence[OnClock], end_s: float) -> list[tuple[Band, float]]:
+    """Return the configurations in the order of their beginnings, each with its end; one that continues is one band."""
+    known = sorted({band for one in series for band in one.bands})
+    bands = [band for index, band in enumerate(known) if index == 0 or band.text != known[index - 1].text]
+    # The last one reaches beyond the end, so that it does not change with each point.
+    begins = [band.begin_s for band in bands] + [end_s - end_s % OPEN_END_S + OPEN_END_S]
+    return list(zip(bands, begins[1:], strict=True))
+
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]

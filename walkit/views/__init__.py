@@ -10,11 +10,10 @@ from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
 from walkit.views.demo_store import StepReport
-from walkit.views.fault_reports import FaultReport
+from walkit.views.fault_lab import FaultReport
 from walkit.views.given import Given, given
-from walkit.views.history import History
+from walkit.views.history import History, Point
 from walkit.views.live import LiveView, view_of_run
-from walkit.views.overview import Point
 from walkit.views.page import app, make_shell
 from walkit.views.page_compaction import CompactionView
 from walkit.views.page_recovery import RecoveryView

@@ -17,7 +17,7 @@ SPARK_POINTS_MAX = 120
 WIDTH, HEIGHT = 120, 26
 
 CARDS_CSS = """
-.cards { display: grid; grid-template-columns: repeat(4, minmax(0, 1fr)); gap: 8px; color: var(--ink); }
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 8px; color: var(--ink); }
 .card { border: 1px solid var(--line); border-radius: 6px; background: var(--raised); padding: 4px 10px; min-width: 0; }
 .card h2 { font-size: 12px; font-weight: 500; color: var(--soft); margin: 0; overflow-wrap: anywhere; }
 .card .line { display: flex; align-items: center; gap: 8px; flex-wrap: wrap; }
@@ -26,7 +26,6 @@ CARDS_CSS = """
 .card .note { margin: 0; line-height: 1.25; }
 .card svg { flex: 1 1 60px; max-width: 160px; height: 24px; min-width: 50px; }
 .card polyline { fill: none; stroke: var(--accent); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
-@media (max-width: 900px) { .cards { grid-template-columns: repeat(2, minmax(0, 1fr)); } }
 """
 
 

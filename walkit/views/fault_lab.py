@@ -1,40 +1,417 @@
-"""Real faults, each in a log made for it, and the next opening of that log. No panel in here."""
+"""Faults, recoveries, salvage and sweeps of a session: one at a time, off the page's thread. No panel."""
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from walkit._internal.html import shown
+from walkit._internal.text import lsn_range
+from walkit.errors import WalkitError
+from walkit.recovery.decision import DECISION_TABLE, Decision
+from walkit.recovery.report import RecoveryReport
+from walkit.recovery.scan_report import ScanReport, Verdict
+
+if TYPE_CHECKING:  # gRPC, which is not needed here
+    from walkit.replication import HealReport
 
 import errno
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
+from typing import NamedTuple
 
 from walkit._internal.arguments import check_choice, refuse
 from walkit._internal.text import counted
 from walkit.bench.recovery import fill_and_kill
 from walkit.bench.recovery_load import RecoveryLoad
-from walkit.config import LogOptions
-from walkit.errors import CorruptionError, OptionsError, WalkitError
+from walkit.bench.recovery_sweep import RecoverySweep, sweep_points, sweep_recovery
+from walkit.config import DURABILITY_PROMISES, LogOptions
+from walkit.errors import CorruptionError, OptionsError
 from walkit.events import EventCallback
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.objects.entrance import open_log
-from walkit.recovery.report import RecoveryReport
 from walkit.recovery.verify import verify
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage
-from walkit.views.fault_reports import (
-    FRAME_BYTES_SHOWN,
-    CutFrame,
-    FaultName,
-    FaultReport,
-    Outcome,
-    Refusal,
-    recovered,
-    refused,
-)
-from walkit.views.jobs import Job
+from walkit.views.jobs import Job, Jobs
 from walkit.workload.inject_damage import flip_a_bit, remove_the_oldest_segment
+from walkit.workload.inject_damage import leave_half_a_frame
+from walkit.workload.steady import ContinuousLoad
+
+FaultName = Literal["sigkill", "half-frame", "bit", "missing", "power", "full", "sync"]
+Fate = Literal["kept", "cut", "hole", "lost", "damaged"]
+FATES: tuple[Fate, ...] = ("kept", "cut", "hole", "lost", "damaged")
+
+FRAME_BYTES_SHOWN = 1024
+"""Most bytes of a cut or damaged frame that a report holds."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultKind:
+    """A fault that can be chosen."""
+
+    label: str
+    words: str
+    """The fault, and its log, as a sentence."""
+    job: str
+    """The title of its job."""
+
+
+FAULTS: dict[FaultName, FaultKind] = {
+    "sigkill": FaultKind(
+        label="SIGKILL",
+        words="The writers of the scratch log, a child process, are killed; if none run, some are started "
+        "first. The scratch log is opened again.",
+        job="killing the writers and recovering",
+    ),
+    "half-frame": FaultKind(
+        label="half a frame",
+        words="The writers of the scratch log are killed, and half a frame is written after its end before it is "
+        "opened again, as a power cut leaves it: a killed process rarely does, because the kernel finishes the write "
+        "under way.",
+        job="killing the writers, leaving half a frame and recovering",
+    ),
+    "bit": FaultKind(
+        label="flipped bit",
+        words="A child process fills a log of its own and is killed; one bit of an acknowledged frame is changed in "
+        "the file, and the log is opened.",
+        job="flipping a bit and recovering",
+    ),
+    "missing": FaultKind(
+        label="missing segment",
+        words="A child process fills a log of its own and is killed; the file of its oldest segment is removed, and "
+        "the log is opened.",
+        job="removing a segment and recovering",
+    ),
+    "power": FaultKind(
+        label="power cut (modelled storage)",
+        words="A log on modelled storage, in memory, which separates written bytes from synced ones. The power "
+        "goes during a write: chance decides for each of its sectors whether it is on the medium.",
+        job="cutting the power of modelled storage and recovering",
+    ),
+    "full": FaultKind(
+        label="full disk",
+        words="A log of its own on this disk, below a layer that refuses new space with ENOSPC from some moment on. "
+        "The writer appends until it fails; a copy of the files of that moment is opened.",
+        job="filling the disk and recovering",
+    ),
+    "sync": FaultKind(
+        label="failed sync (modelled storage)",
+        words="A log on modelled storage, in memory: one synced write fails with EIO. As on ext4, its pages look clean "
+        "after it and were never written. The process is killed, and the log is opened.",
+        job="failing a sync and recovering",
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refusal:
+    """A typed error with its data, as texts."""
+
+    name: str
+    message: str
+    facts: tuple[tuple[str, str], ...]
+
+    @classmethod
+    def of(cls, error: WalkitError) -> Refusal:
+        """Take an error apart; unknown facts are left out."""
+        data = {name: value for name, value in vars(error).items() if value is not None}
+        return cls(
+            name=type(error).__name__,
+            message=str(error),
+            facts=tuple((name, shown(value)) for name, value in data.items()),
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ByteRange:
+    """A range of bytes of a log, and its fate."""
+
+    fate: Fate
+    size_bytes: int
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CutFrame:
+    """The beginning of the frame that was cut off or is damaged."""
+
+    data: bytes
+    """At most FRAME_BYTES_SHOWN."""
+    words: str
+    highlight: tuple[int, ...] = ()
+    """Offsets of bytes that were changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """One opening: its outcome, or why it refused."""
+
+    policy: str
+    recovery: RecoveryReport | None = None
+    refusal: Refusal | None = None
+    strip: tuple[ByteRange, ...] = ()
+    applied: tuple[tuple[str, str], ...] = ()
+    """Rows of the decision table that applied, each with its segment."""
+    aside: str = ""
+    """A sentence for the case that no row applied."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultReport:
+    """A fault of a log, and its outcome."""
+
+    fault: FaultName
+    number: int
+    """Of the session's faults, from 1."""
+    place: str
+    """Which log it was, and where."""
+    steps: tuple[str, ...]
+    """The steps of the fault, as sentences."""
+    acked_lsn: int
+    """Last LSN that was known to be acknowledged before the fault."""
+    promise: str
+    """The promise for this fault, as a sentence."""
+    outcome: Outcome
+    failure: Refusal | None = None
+    """The error that the writer got."""
+    frame: CutFrame | None = None
+    salvage: Outcome | None = None
+    """Of a copy that was opened with policy "salvage"."""
+    healing: HealReport | None = None
+    """The healing of a copy from a peer."""
+    mended: Outcome | None = None
+    """Of opening that copy, with every frame verified."""
+
+    @property
+    def recovery(self) -> RecoveryReport | None:
+        """The recovery after the fault; None if opening was refused."""
+        return self.outcome.recovery
+
+    @property
+    def lost(self) -> int:
+        """Acknowledged records that are gone without a word: 0 unless walkit has a bug."""
+        return 0 if self.recovery is None else max(self.acked_lsn - self.recovery.last_lsn, 0)
+
+    def salvaged(self, outcome: Outcome) -> FaultReport:
+        """Return the report with the salvage of a copy."""
+        return replace(self, salvage=outcome)
+
+    def healed(self, healing: HealReport, outcome: Outcome) -> FaultReport:
+        """Return the report with the healing of a copy."""
+        return replace(self, healing=healing, mended=outcome)
+
+
+def recovered(recovery: RecoveryReport, first_position: int) -> Outcome:
+    """Return the outcome of an opening of a log whose first segment begins at `first_position`."""
+    return Outcome(
+        policy=recovery.policy,
+        recovery=recovery,
+        strip=tuple(_strip_of(recovery, first_position)),
+        applied=tuple((d.row, d.segment) for d in recovery.decisions),
+        aside="Nothing had to be decided: every segment was sealed, and the manifest vouches for sealed ones.",
+    )
+
+
+def refused(error: WalkitError, policy: str, found: ScanReport) -> Outcome:
+    """Return the outcome of a refused opening; `found` is the scan of the same files."""
+    segment = getattr(error, "segment", None)
+    unsealed = {s.name for s in found.segments if s.state != "sealed"}
+    row = next(r.label for r in DECISION_TABLE if r.decision is Decision.REFUSE)
+    return Outcome(
+        policy=policy,
+        refusal=Refusal.of(error),
+        strip=tuple(_strip_found(found)),
+        applied=((row, segment),) if segment in unsealed else (),
+        aside=f"The table does not apply: {segment} is sealed, and its end is in the manifest. A sealed segment "
+        "that is missing or not intact is corruption.",
+    )
+
+
+def _strip_of(recovery: RecoveryReport, first_position: int) -> Iterable[ByteRange]:
+    gaps: list[tuple[int, int, Fate, str]] = [
+        (g.start_position, g.end_position, "lost", f"{lsn_range(g.first_lsn, g.last_lsn)}: {g.reason}")
+        for g in recovery.lost
+    ]
+    gaps += [
+        (
+            h.start_position,
+            h.end_position,
+            "hole",
+            f"{lsn_range(h.first_lsn, h.last_lsn)}, never acknowledged",
+        )
+        for h in recovery.holes
+    ]
+    at = first_position
+    for start, end, fate, words in sorted(gaps):
+        if start > at:
+            yield _kept(at, start)
+        yield ByteRange(fate=fate, size_bytes=end - start, words=words)
+        at = max(at, end)
+    if recovery.end_position > at:
+        yield _kept(at, recovery.end_position)
+    for cut in recovery.cuts:
+        words = f"at position {cut.position:,} of {cut.segment}: {cut.reason}"
+        yield ByteRange(fate="cut", size_bytes=cut.bytes, words=words)
+
+
+def _kept(start: int, end: int) -> ByteRange:
+    return ByteRange(fate="kept", size_bytes=end - start, words=f"positions {start:,} to {end:,}")
+
+
+_FOUND: dict[Verdict, Fate] = {
+    Verdict.INTACT: "kept",
+    Verdict.TORN: "cut",
+    Verdict.HOLE: "hole",
+    Verdict.LOST: "lost",
+    Verdict.CORRUPT: "damaged",
+    Verdict.FOREIGN: "damaged",
+    Verdict.MISSING: "damaged",
+    Verdict.UNKNOWN: "damaged",
+}
+
+
+def _strip_found(found: ScanReport) -> Iterable[ByteRange]:
+    for each in found.verdict:
+        if each.verdict in _FOUND and each.size_bytes:
+            said = f"positions {each.start_position:,} to {each.end_position:,}: {each.verdict.value}"
+            words = f"{said}, {each.reason}" if each.reason else said
+            yield ByteRange(fate=_FOUND[each.verdict], size_bytes=each.size_bytes, words=words)
+
+
+REPORTS_MAX = 8
+"""Recoveries of a session that are kept to be compared with."""
+OPERATIONS_MEASURED = 60_000
+FRAME_RECORDS_MEASURED = 200
+CHECKPOINT_AGES = (0.02, 0.1, 0.25, 0.5, 1.0)
+"""Shares of the operations after the checkpoint; 1 means no checkpoint."""
+SEGMENT_BYTES_MEASURED = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
+ROUNDS = 5
+SWEEP_S_MAX = 90.0
+"""No round of openings begins later than this after the first."""
+OF_THE_SCRATCH_LOG: tuple[FaultName, ...] = ("sigkill", "half-frame")
+
+
+class Killed(NamedTuple):
+    """Writers of the scratch log that were killed."""
+
+    path: str
+    load: ContinuousLoad
+    acked_lsn: int
+    """Last LSN that they had told to be acknowledged."""
+
+
+class RecoveryLab:
+    """The faults and reopenings of a session. Any thread requests and reads; the session's jobs do the work."""
+
+    def __init__(
+        self, folder: str, jobs: Jobs, kill: Callable[[ContinuousLoad], Killed], events: EventCallback
+    ) -> None:
+        """`kill` kills the writers of the scratch log; `events` takes the events of its opening."""
+        self.reports: tuple[FaultReport, ...] = ()
+        """The newest last; at most REPORTS_MAX."""
+        self.sweep: RecoverySweep | None = None
+        """The newest measurement."""
+        self._folder = folder
+        self._jobs = jobs
+        self._kill = kill
+        self._events = events
+        self._faults = FaultLab(folder)
+
+    @property
+    def newest(self) -> FaultReport | None:
+        """The report of the last fault; None before the first."""
+        return self.reports[-1] if self.reports else None
+
+    @property
+    def has_refused_log(self) -> bool:
+        """Whether the log of the last fault could not be opened, and copies of it can be."""
+        newest = self.newest
+        return newest is not None and self._faults.refused_log(newest) is not None
+
+    def do(self, fault: FaultName, load: ContinuousLoad | None = None) -> None:
+        """Do a fault and open the log again; `load` is used to start writers if none run."""
+        self._jobs.start(FAULTS[fault].job, lambda job: self._do(fault, load or ContinuousLoad(), job))
+
+    def salvage(self) -> None:
+        """Open a copy of the log that the newest report could not open, with policy "salvage"."""
+        self._jobs.start("salvaging a copy", self._salvage)
+
+    def heal(self) -> None:
+        """Heal a copy of the log that the newest report could not open, from a peer that has the same frames."""
+        self._jobs.start("healing a copy from a peer", self._heal)
+
+    def measure(self) -> None:
+        """Measure recovery over the checkpoint interval and over the segment size; see `sweep_recovery`."""
+        self._jobs.start("measuring recovery times", self._measure)
+
+    def _do(self, fault: FaultName, load: ContinuousLoad, job: Job) -> None:
+        made = self._scratch(fault, load) if fault in OF_THE_SCRATCH_LOG else self._faults.do(fault, job)
+        self.reports = (*self.reports, made)[-REPORTS_MAX:]
+        self._check()
+
+    def _scratch(self, fault: FaultName, load: ContinuousLoad) -> FaultReport:
+        killed = self._kill(load)
+        storage = FileStorage(killed.path)
+        torn = leave_half_a_frame(killed.path) if fault == "half-frame" else 0
+        outcome = opened(storage, killed.load.options, events=self._events)
+        kill, power, _, _ = DURABILITY_PROMISES[killed.load.durability]
+        steps = [f"The writers ({killed.load}) were killed with SIGKILL."]
+        if torn:
+            steps.append(f"Half a frame ({torn:,} bytes) was written after the end of the log.")
+        elif fault == "half-frame":
+            steps.append(
+                "No half frame was written: no room after the end of the log, or one was there already."
+            )
+        return FaultReport(
+            fault=fault,
+            number=self._faults.begin(),
+            place="the scratch log on this disk",
+            steps=tuple(steps),
+            acked_lsn=killed.acked_lsn,
+            promise=f"SIGKILL shows the crash of a process only: the page cache survives it. With durability "
+            f"{killed.load.durability} a killed process loses {kill} of the acknowledged records, a power cut {power}.",
+            outcome=outcome,
+            frame=cut_frame(storage, outcome.recovery),
+        )
+
+    def _salvage(self, job: Job) -> None:
+        self._complete(lambda newest: self._faults.salvage(newest, job), "salvage", "policy", "salvage")
+
+    def _heal(self, job: Job) -> None:
+        self._complete(lambda newest: self._faults.heal(newest, job), "heal", "source", "a peer")
+
+    def _complete(
+        self, more: Callable[[FaultReport], FaultReport], what: str, option: str, wanted: str
+    ) -> None:
+        """Replace the newest report by one with more in it. OptionsError without a report."""
+        if not self.reports:
+            refuse(option, wanted, f"no refused log to {what}")
+        *earlier, newest = self.reports
+        self.reports = (*earlier, more(newest))
+        self._check()
+
+    def _check(self) -> None:
+        """Assert the invariants between two jobs, on their thread: reports are in order, and few are kept."""
+        numbers = [report.number for report in self.reports]
+        assert len(numbers) <= REPORTS_MAX and numbers == sorted(set(numbers))
+        opened = [report for report in self.reports if report.outcome.refusal is None]
+        assert all(report.salvage is None and report.healing is None for report in opened)
+        assert all((r.healing is None) == (r.mended is None) for r in self.reports)
+        self._faults._check()
+
+    def _measure(self, job: Job) -> None:
+        points = sweep_points(
+            OPERATIONS_MEASURED, FRAME_RECORDS_MEASURED, CHECKPOINT_AGES, SEGMENT_BYTES_MEASURED
+        )
+        self.sweep = sweep_recovery(
+            points, rounds=ROUNDS, seconds_max=SWEEP_S_MAX, path=self._folder, step=job.step
+        )
+
 
 OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_marker_ms=0)
 FILL = RecoveryLoad(

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 from walkit.measure import Run
 from walkit.metrics import LogStatistics
 from walkit.plots import Figure, live_timeline, move_live_timeline
-from walkit.plots.live import seen_curves
-from walkit.views.history import History
-from walkit.views.overview import Point
+from walkit.plots.timeline import seen_curves
+from walkit.views.history import History, Point
 from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.sources import Reading, RunSource, Source
 
@@ -41,8 +40,6 @@ class LiveView(View):
         # Linked, each curve that is moved would be a message of its own, and a redraw.
         self.figure = figure_pane(self._drawing, link_figure=False)
         self._layout = pn.Column(self.status, self.numbers, self.figure, sizing_mode="stretch_width")
-        self.shown = True
-        """Whether the figure can be seen; one that is hidden is drawn when it is shown again."""
         self._stale = False
         self._cell: CellFace | None = None
         if in_cell:
@@ -84,7 +81,7 @@ class LiveView(View):
             return not reading.ended
         self.status.object = status
         self.numbers.object = numbers
-        if self._stale and self.shown:
+        if self._stale:
             self._stale = False
             before, self._drawing = self._drawing, self._drawn()
             self.figure.object = self._drawing

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 from walkit.storage.address import FILES, is_object_url
 from walkit.views.access import refusal, refused_page
-from walkit.views.given import Given, GivenPage, given
+from walkit.views.given import Given, given
 from walkit.views.pacing import Pace
 from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_crash_lab import CrashLabPage
@@ -25,7 +24,7 @@ from walkit.views.page_runs import RunsPage
 from walkit.views.page_states import StatesPage
 from walkit.views.parts import pn, ready, served_document, tick
 from walkit.views.shell import PageKind, Shell, template_of
-from walkit.views.workspace import DataRoot, LogPath, Workspace
+from walkit.views.workspace import DataRoot, Workspace
 
 PAGES = (
     PageKind("live", "Live", LivePage),
@@ -43,28 +42,16 @@ PAGES = (
 def make_shell(*, root: str | os.PathLike[str] = ".", shown: Iterable[Given] = ()) -> Shell:
     """Return the dashboard with a session of its own.
 
-    The paths in `shown` come from the person who starts the server: each has a page of its own, and the first of them
-    is shown first. Anything else that pages read by path lies below `root`.
+    The paths in `shown` come from the person who starts the server: the Inspector opens on the first log, and the page
+    of the first path is shown first. Anything else that pages read by path lies below `root`.
     """
     named = tuple(shown)
-    logs = tuple(path_of(g) for g in named if g.kind == "log")
+    logs = tuple(g.path if is_object_url(g.path) else Path(g.path) for g in named if g.kind == "log")
     runs = tuple(Path(g.path) for g in named if g.kind == "run")
     also = [g.path.removeprefix(FILES) for g in named]
     workspace = Workspace(DataRoot(root, also=also), logs=logs, runs=runs)
-    own = tuple(
-        PageKind(
-            f"given-{number}",
-            what.title,
-            partial(InspectorPage, log=path_of(what)) if what.kind == "log" else partial(GivenPage, what),
-        )
-        for number, what in enumerate(named, 1)
-    )
-    return Shell(workspace, (*PAGES, *own), first=own[0].slug if own else PAGES[0].slug)
-
-
-def path_of(what: Given) -> LogPath:
-    """Return where a given log is."""
-    return what.path if is_object_url(what.path) else Path(what.path)
+    shown_first = {"log": "inspector", "run": "runs"}[named[0].kind] if named else PAGES[0].slug
+    return Shell(workspace, PAGES, first=shown_first)
 
 
 def app(paths: Iterable[str] = ()) -> pn.Template:

@@ -11,11 +11,10 @@ from walkit._internal.html import table, tag
 from walkit._internal.text import counted
 from walkit.plots import amplification, upkeep
 from walkit.plots.facts import short_name
-from walkit.plots.style import BLUE, CLEAR, GREEN, NEUTRAL, ORANGE, SKY
 from walkit.views.demo_store import Step, StepReport
-from walkit.views.job_bar import JobBar
 from walkit.views.parts import (
     Button,
+    JobBar,
     ReportView,
     View,
     example_html,
@@ -27,12 +26,8 @@ from walkit.views.parts import (
 from walkit.views.workspace import Workspace
 
 NOTHING_YET = example_html(
-    "An example: a store before a step, and after it.",
-    {
-        "segments before": [(3, BLUE), (3, SKY), (3, BLUE), (1, ORANGE)],
-        "live keys": [(7, NEUTRAL), (2, SKY), (1, BLUE)],
-        "segments after": [(2, GREEN), (3, BLUE), (1, ORANGE), (4, CLEAR)],
-    },
+    "a store before a step, and after it.",
+    {"segments before": (3, 3, 3, 1), "live keys": (-7, 2, 1), "segments after": (2, 3, 1, -4)},
 )
 
 
@@ -172,18 +167,13 @@ class CompactionPage(View):
     def code(self) -> str:
         """Return Python for the same steps."""
         return """import walkit
-from walkit import plots
 
-options = walkit.LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024)
-with walkit.Store.open("store", options=options) as store:
-    for number in range(6_000):
-        store.put(b"key %05d" % (number % 1_500), b"%010d" % number * 16)
+with walkit.Store.open("store") as store:
+    store.put_many([b"key %d" % (n % 100) for n in range(6_000)], [b"%0160d" % n for n in range(6_000)])
     before = store.inventory()
-    with store.log.hold("auditor", store.log.acked_lsn // 2):
-        store.checkpoint(trim=False)
-        store.compact()
-        store.log.trim(store.log.acked_lsn)
-    figure = plots.upkeep(store.inventory(), before=before)"""
+    store.checkpoint()
+    store.compact()
+    figure = walkit.plots.upkeep(store.inventory(), before=before)"""
 
     def state(self) -> dict[str, str]:
         """Return nothing: the store is the session's own."""

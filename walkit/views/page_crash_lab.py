@@ -15,13 +15,12 @@ from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import PROFILES
 from walkit.crashlab.scenarios import SCENARIOS
 from walkit.plots import crash_states
-from walkit.plots.style import CLEAR, GREEN, VERMILION
-from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job, Jobs
 from walkit.views.parts import (
     RED,
     Button,
     IntInput,
+    JobBar,
     ReportView,
     Select,
     View,
@@ -80,12 +79,8 @@ ABOUT = (
     "in a process of its own, and in no log of this dashboard."
 )
 NOTHING_YET = example_html(
-    "An example: the states of each point of a scenario, kept to the rules or not.",
-    {
-        "append": [(6, GREEN), (1, VERMILION), (3, GREEN)],
-        "sync": [(8, GREEN), (2, CLEAR)],
-        "rotate": [(4, GREEN), (6, CLEAR)],
-    },
+    "the states of each point of a scenario, kept to the rules or not.",
+    {"append": (6, 1, 3), "sync": (8, 2), "rotate": (4, -6)},
 )
 AS_IT_IS = "none: walkit as it is"
 

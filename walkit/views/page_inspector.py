@@ -18,23 +18,20 @@ from walkit.views.frame_pages import FramePage, FrameView, frame_around, page_be
 from walkit.views.frame_search import KeySearch, find_key, find_lsn, find_time
 from walkit.views.inspector_parts import (
     FIND_BY,
+    FRAME_HEAD,
     HINTS,
+    HIT_HEAD,
     MIB,
     NOTHING_YET,
+    RANGE_HEAD,
+    SEGMENT_HEAD,
     SEGMENTS_DRAWN_MAX,
     FrameFace,
     LogChooser,
-    html_pane,
-    is_on,
-    wanted_of,
-)
-from walkit.views.inspector_rows import (
-    FRAME_HEAD,
-    HIT_HEAD,
-    RANGE_HEAD,
-    SEGMENT_HEAD,
     frame_rows,
     hit_rows,
+    html_pane,
+    is_on,
     map_html,
     numbers_of,
     page_words,
@@ -42,12 +39,13 @@ from walkit.views.inspector_rows import (
     report_html,
     search_words,
     segment_rows,
+    wanted_of,
 )
-from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Apply, Job, Looking
 from walkit.views.log_outline import Outline, outline_of
 from walkit.views.parts import (
     Button,
+    JobBar,
     Select,
     TextInput,
     View,
@@ -70,14 +68,7 @@ RESTS = 50
 class InspectorPage(View):
     """Segments, frames and bytes of a log; damage, and records found by LSN, key or time. Changes no byte."""
 
-    def __init__(
-        self,
-        workspace: Workspace,
-        go: Callable[[str, Mapping[str, str]], None],
-        *,
-        log: LogPath | None = None,
-    ) -> None:
-        """`log`: the log to open at first; without it, the first that the server was started with."""
+    def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
         super().__init__()
         self.session = workspace.session
         self.looking = Looking(workspace.looks, soon(self.refresh))
@@ -114,9 +105,7 @@ class InspectorPage(View):
         self.strip = figure_pane()
         self._build_controls()
         self._layout = self._arranged()
-        if log is not None:
-            self.chooser.path.value = workspace.root.show(log)
-        if self.chooser.text:
+        if workspace.logs:
             self.open()
 
     def _build_controls(self) -> None:
@@ -249,7 +238,7 @@ class InspectorPage(View):
         page = view = None
         if used and outline.problem is None:
             page = page_before(outline, used[-1], used[-1].end_position, job)
-            found = [item for item in page.items if isinstance(item, FrameHeader) and item.count]
+            found = [item for item in page.items if isinstance(item, FrameHeader) and item.records]
             view = frame_around(outline, found[-1].position, job) if found else None
         return lambda: self._take(page, view, chosen=False)
 
@@ -395,8 +384,9 @@ class InspectorPage(View):
 
     def _lsns(self) -> str:
         outline = self.outline
-        known = outline is not None and outline.last_lsn is not None
-        return f": LSN {bounds(outline.first_lsn, outline.last_lsn)}" if outline and known else ""
+        if outline is None or outline.last_lsn is None:
+            return ""
+        return f": LSN {bounds(outline.first_lsn, outline.last_lsn)}"
 
     def _show_all(self) -> None:
         """Show the log, its segments, the page of frames, the frame and the search results."""

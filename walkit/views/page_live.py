@@ -128,7 +128,9 @@ class LoadControls(View):
         """Buttons that show the controls of the load and those of the log."""
         for drawer in self.drawers.values():
             drawer.param.watch(lambda _: self._arrange(), "value")
-        self._layout = pn.FlexBox(align_items="end", gap="2px 0", margin=0, sizing_mode="stretch_width")
+        self._layout: pn.FlexBox = pn.FlexBox(
+            align_items="end", gap="2px 0", margin=0, sizing_mode="stretch_width"
+        )
 
     def _arrange(self) -> None:
         self._layout[:] = [

@@ -12,13 +12,12 @@ from walkit.errors import OptionsError
 from walkit.measure import Run
 from walkit.models.object_stores import PRICES
 from walkit.plots import batching_cost, batching_table
-from walkit.plots.style import BLUE, CLEAR, GREEN, ORANGE
 from walkit.plots.units import bytes_text, count_text, duration_text
 from walkit.storage.address import FILES, is_object_url
-from walkit.views.job_bar import JobBar
 from walkit.views.jobs import Job
 from walkit.views.parts import (
     Button,
+    JobBar,
     Select,
     TextInput,
     View,
@@ -43,12 +42,8 @@ MODELS = ("s3-standard", "s3-express", "gp3")
 SECONDS = 0.5
 ROUNDS = range(3)
 NOTHING_YET = example_html(
-    "An example: the latency and the cost of three places, from small batches to large ones.",
-    {
-        "s3-standard": [(7, BLUE), (3, CLEAR)],
-        "s3-express": [(3, ORANGE), (7, CLEAR)],
-        "gp3": [(1, GREEN), (9, CLEAR)],
-    },
+    "the latency of three places, from small batches to large ones.",
+    {"s3-standard": (7, -3), "s3-express": (3, -7), "gp3": (1, -9)},
 )
 HEAD = ("place", "batching", "p50", "p99", "records/s", "requests", "bytes", "US$")
 ABOUT = (

@@ -24,15 +24,26 @@ from walkit._internal.text import counted
 from walkit.bench.recovery_sweep import RecoverySweep
 from walkit.plots import frame_bytes, recoveries, recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.facts import machine_words
-from walkit.plots.style import CLEAR, phase_colour
 from walkit.plots.units import bytes_text
 from walkit.recovery.decision import MEANINGS, table_rows
 from walkit.recovery.report import RecoveryReport
-from walkit.views.fault_reports import FATES, FAULTS, CutFrame, Fate, FaultName, FaultReport, Outcome, Refusal
-from walkit.views.job_bar import JobBar
+from walkit.views.fault_lab import (
+    CHECKPOINT_AGES,
+    FATES,
+    FAULTS,
+    ROUNDS,
+    SEGMENT_BYTES_MEASURED,
+    CutFrame,
+    Fate,
+    FaultName,
+    FaultReport,
+    Outcome,
+    Refusal,
+)
 from walkit.views.parts import (
     RED,
     Button,
+    JobBar,
     ReportView,
     Select,
     View,
@@ -44,20 +55,13 @@ from walkit.views.parts import (
     scrolled,
     sentence_html,
 )
-from walkit.views.recovery_lab import CHECKPOINT_AGES, ROUNDS, SEGMENT_BYTES_MEASURED
 from walkit.views.workspace import Workspace
 
 NOTHING_YET = example_html(
-    "An example: the phases of an opening after a fault, over its time.",
-    {
-        "open": [(2, phase_colour("open")), (18, CLEAR)],
-        "scan": [(2, CLEAR), (8, phase_colour("scan")), (10, CLEAR)],
-        "verify": [(10, CLEAR), (5, phase_colour("verify")), (5, CLEAR)],
-        "ready": [(15, CLEAR), (5, phase_colour("ready"))],
-    },
+    "the phases of an opening after a fault, over its time.",
+    {"open": (2, -18), "scan": (-2, 8, -10), "verify": (-10, 5, -5), "ready": (-15, 5)},
 )
 FRAME_BYTES_DRAWN = 256
-HEX_COLUMNS = 16
 
 COLOURS: dict[Fate, str] = {"kept": GREEN, "cut": PURPLE, "hole": YELLOW, "lost": GREY, "damaged": DAMAGED}
 APPLIED = "font-weight:bold;background:color-mix(in srgb, var(--accent, #0072b2) 18%, transparent)"
@@ -72,7 +76,6 @@ class RecoveryView(ReportView):
         self.decisions = html_pane()
         self.cuts = html_pane()
         self.bytes = figure_pane()
-        self.hex = html_pane()
         self.salvage = html_pane()
         self.healing = html_pane()
         super().__init__(
@@ -83,7 +86,6 @@ class RecoveryView(ReportView):
             self.salvage,
             self.healing,
             self.bytes,
-            self.hex,
             self.decisions,
         )
 
@@ -112,7 +114,6 @@ class RecoveryView(ReportView):
 
     def _tell_bytes(self, frame: CutFrame | None) -> None:
         self.bytes.visible = False
-        self.hex.object = "" if frame is None else hex_html(frame)
         if frame is None:
             return
         try:
@@ -120,7 +121,7 @@ class RecoveryView(ReportView):
                 frame.data, highlight=frame.highlight, bytes_max=FRAME_BYTES_DRAWN
             )
         except ValueError:
-            return  # less than a header: the dump says all there is
+            return  # less than a header
         self.bytes.visible = True
 
 
@@ -375,26 +376,6 @@ def healing_html(report: FaultReport) -> str:
     )
 
 
-def hex_html(frame: CutFrame) -> str:
-    """Return the bytes of a frame as a hex dump; changed ones are in brackets."""
-    lines = []
-    for start in range(0, len(frame.data), HEX_COLUMNS):
-        row = frame.data[start : start + HEX_COLUMNS]
-        cells = [
-            f"[{byte:02x}]" if start + index in frame.highlight else f" {byte:02x} "
-            for index, byte in enumerate(row)
-        ]
-        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        lines.append(f"{start:08x} {''.join(cells):<{4 * HEX_COLUMNS}} {text}")
-    dump = scrolled("pre", "hex dump", "\n".join(lines), style="font-size:0.8em")
-    return tag(
-        "details",
-        tag("summary", f"{frame.words}, as a hex dump ({len(frame.data):,} bytes)"),
-        dump,
-        class_="hex",
-    )
-
-
 def sweep_html(sweep: RecoverySweep) -> str:
     """Return the measurement and its place; in red if records were missing."""
     red = []
@@ -496,15 +477,11 @@ class RecoveryPage(View):
     def code(self) -> str:
         """Return Python that leaves half a frame at the end of a log, and opens it again."""
         return """import walkit
-from walkit import plots
-from walkit.workload.inject_torn_frame import leave_half_a_frame
+from walkit.workload.inject_damage import leave_half_a_frame
 
-with walkit.open("orders") as log:
-    log.append_many([b"paid", b"sent"])
 leave_half_a_frame("orders")
 with walkit.open("orders") as log:
-    figure = plots.recovery_timeline(log.recovery)
-walkit.recovery_table()"""
+    figure = walkit.plots.recovery_timeline(log.recovery)"""
 
     def state(self) -> dict[str, str]:
         """Return the fault that is chosen."""

@@ -9,7 +9,6 @@ from typing import Any, cast
 from walkit._internal.html import Markup, table, tag
 from walkit.models.tcp_link import LinkState
 from walkit.plots import LagUnit, lag_over_time, sent_by_codec, state_lanes
-from walkit.plots.style import BLUE, ORANGE, VERMILION
 from walkit.plots.units import bytes_text, duration_text
 from walkit.views.parts import (
     Button,
@@ -43,12 +42,8 @@ MEMBERS_CSS = """
 
 
 NOTHING_YET = example_html(
-    "An example: a primary and two replicas; the link of the second one is cut for a while.",
-    {
-        "primary": [(20, BLUE)],
-        "replica 1": [(2, ORANGE), (18, BLUE)],
-        "replica 2": [(2, ORANGE), (8, BLUE), (6, VERMILION), (1, ORANGE), (3, BLUE)],
-    },
+    "a primary and two replicas; the link of the second one is cut for a while.",
+    {"primary": (20,), "replica 1": (20,), "replica 2": (8, 6, 6)},
 )
 
 

@@ -12,13 +12,13 @@ from walkit.errors import OptionsError
 from walkit.measure import Run
 from walkit.measure import load as load_run
 from walkit.plots import latency_distribution, svg_of
-from walkit.plots.style import BLUE, CLEAR, ORANGE, Figure
-from walkit.views.job_bar import JobBar
+from walkit.plots.style import Figure
 from walkit.views.jobs import Apply, Job, Looking
 from walkit.views.parts import (
     FOCUS_CSS,
     Button,
     IntInput,
+    JobBar,
     Select,
     TextInput,
     View,
@@ -113,11 +113,8 @@ class ComparisonFace(View):
 
 
 NOTHING_YET = example_html(
-    "An example: the latencies of two runs, from the fastest records to the slowest.",
-    {
-        "8 threads": [(2, BLUE), (8, CLEAR)],
-        "64 threads": [(1, CLEAR), (5, ORANGE), (4, CLEAR)],
-    },
+    "the latencies of two runs, from the fastest records to the slowest.",
+    {"8 threads": (2, -8), "64 threads": (-1, 5, -4)},
 )
 ROUNDS = 5
 RUNS_MAX = 200
@@ -401,14 +398,11 @@ class RunsPage(View):
         except OptionsError:
             return ""
         return f"""import walkit
-from walkit import measure, plots
 from walkit.workload import Workload, drive
 
+load = Workload(operations={load.operations}, writers={load.writers}, value_bytes={load.record_bytes})
 with walkit.open("orders", durability={load.durability!r}, in_flight={load.in_flight}) as log:
-    load = Workload(operations={load.operations}, writers={load.writers}, value_bytes={load.record_bytes})
-    runs = [drive(log, load) for _ in range(2)]
-plots.latency_distribution(runs)
-measure.compare(runs)"""
+    figure = walkit.plots.latency_distribution([drive(log, load) for _ in range(2)])"""
 
     def state(self) -> dict[str, str]:
         """Return the folder that was read, and which two are ticked."""

@@ -11,21 +11,18 @@ from typing import Any, cast
 import param
 from panel.custom import JSComponent
 
-from walkit._internal.html import Markup, table
 from walkit._internal.text import counted
 from walkit.errors import OptionsError
 from walkit.plots import StateLane, states_timeline
 from walkit.plots.states import LEFT, RIGHT
-from walkit.plots.style import CLEAR, NEUTRAL, SKY
 from walkit.record import Kind
 from walkit.views.frame_search import KeySearch, find_key
-from walkit.views.inspector_parts import LogChooser, html_pane, wanted_of
-from walkit.views.inspector_rows import bytes_words
-from walkit.views.job_bar import JobBar
+from walkit.views.inspector_parts import LogChooser, bytes_words, html_pane, wanted_of
 from walkit.views.jobs import Apply, Job, Looking
 from walkit.views.log_outline import Outline, outline_of
 from walkit.views.parts import (
     Button,
+    JobBar,
     Select,
     TextInput,
     View,
@@ -266,24 +263,6 @@ def _history_of(name: str, search: KeySearch) -> list[Row]:
     return rows
 
 
-def times_html(times: Sequence[Compared]) -> Markup:
-    """Return a table of the comparisons' times, the newest first; empty before the first."""
-    if not times:
-        return Markup("")
-    rows = [
-        (
-            ENGINES[each.engine],
-            f"{each.left.lsn:,}",
-            f"{each.right.lsn:,}",
-            f"{each.seconds:,.2f} s",
-            "" if each.session_s is None else f"{each.session_s:,.1f} s",
-        )
-        for each in reversed(times)
-    ]
-    head = ("engine", "left LSN", "right LSN", "time", "Spark's session")
-    return table(rows, head, right=(1, 2, 3, 4))
-
-
 def lanes_of(sides: Sequence[tuple[str, Outline, int]]) -> list[StateLane]:
     """Return the lines of a timeline for (name, log, LSN) of both sides; one line if both are the same log."""
     marks = [(side, lsn) for side, (_, _, lsn) in zip(("left", "right"), sides, strict=True)]
@@ -305,8 +284,6 @@ def _segments(outline: Outline) -> tuple[tuple[int, int, int], ...]:
 
 PAGE_ROWS = 50
 """Rows of the diff on one page."""
-TIMES_MAX = 8
-"""Comparisons whose times are kept on the page."""
 
 
 def _press(called: Callable[[], None], _: object) -> None:
@@ -315,12 +292,8 @@ def _press(called: Callable[[], None], _: object) -> None:
 
 ABOUT = "Here two states are compared, key by key: of one log at two LSNs, or of two logs."
 NOTHING_YET = example_html(
-    "An example: the segments of a log, and the state before a time and after it.",
-    {
-        "segments": [(4, NEUTRAL), (3, SKY), (3, NEUTRAL)],
-        "left state": [(3, LEFT), (7, CLEAR)],
-        "right state": [(9, RIGHT), (1, CLEAR)],
-    },
+    "the segments of a log, and the state before a time and after it.",
+    {"segments": (4, 3, 3), "left state": (3, -7), "right state": (9, -1)},
 )
 
 
@@ -333,7 +306,6 @@ class StatesPage(View):
         self.looking = Looking(workspace.looks, soon(self.refresh))
         self.outlines: tuple[Outline, Outline] | None = None
         self.compared: Compared | None = None
-        self.times: list[Compared] = []
         self._paths: tuple[LogPath, LogPath] | None = None
         self._problem: str | None = None
         self._comparing: Job | None = None
@@ -364,7 +336,7 @@ class StatesPage(View):
         self.history = KeyHistory(self._ask, self._inspect)
         self.bar = JobBar(self._cancel)
         self.example = html_pane(NOTHING_YET)
-        self.status, self.found, self.page_words, self.times_pane = (html_pane() for _ in range(4))
+        self.status, self.found, self.page_words = (html_pane() for _ in range(3))
         self.missing = html_pane(sentence_html(missing) if missing else "", visible=missing is not None)
         self.figure = figure_pane()
         self.table = PickTable("keys that differ", DIFF_HEAD, self._pick_key, right=(3, 4, 5, 7, 8, 9))
@@ -390,7 +362,6 @@ class StatesPage(View):
             self.found,
             self.pager,
             self.table,
-            self.times_pane,
             self.history,
             margin=0,
             visible=False,
@@ -558,8 +529,6 @@ class StatesPage(View):
         return f"The log {left.location}{second}, read only."
 
     def _take_compared(self, done: Compared) -> None:
-        self.times = [*self.times, done][-TIMES_MAX:]
-        self.times_pane.object = times_html(self.times)
         if self._paths == (done.left.path, done.right.path):
             self.compared, self._at = done, 0
             self._show_found()

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
+from walkit.plots.style import CLEAR, colour
+from walkit.views.jobs import Job
 
 try:
     # Plotly takes a pandas that another thread has half loaded for a whole one: a thread that draws would fail.
@@ -32,6 +34,7 @@ __all__ = [
     "REFRESH_MS",
     "Button",
     "IntInput",
+    "JobBar",
     "Refreshing",
     "ReportView",
     "Select",
@@ -82,7 +85,7 @@ class View(pn.viewable.Viewer):
     A refresh may set everything again: setting an unchanged value sends nothing to the browser.
     """
 
-    _layout: pn.viewable.Viewable
+    _layout: Any
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -189,17 +192,17 @@ def html_pane(html: str = "") -> pn.pane.HTML:
     return pn.pane.HTML(html, sizing_mode="stretch_width", stylesheets=[TABLE_CSS, EXAMPLE_CSS])
 
 
-def example_html(words: str, rows: Mapping[str, Sequence[tuple[float, str]]]) -> Markup:
-    """Return a pale example of the figure to come: bars of (size, colour) by their row's name, below a sentence."""
+def example_html(words: str, rows: Mapping[str, Sequence[int]]) -> Markup:
+    """Return a pale example of the figure to come: by the name of each row its areas; negative ones are gaps."""
     lines = [
-        tag(
-            "div",
-            tag("span", name),
-            *(tag("i", style=f"flex:{size} 1 0;background:{colour}") for size, colour in bars),
-        )
-        for name, bars in rows.items()
+        tag("div", tag("span", name), *(_area(number, size) for number, size in enumerate(sizes)))
+        for name, sizes in rows.items()
     ]
-    return tag("figure", tag("figcaption", words), *lines, class_="example")
+    return tag("figure", tag("figcaption", f"An example: {words}"), *lines, class_="example")
+
+
+def _area(number: int, size: int) -> Markup:
+    return tag("i", style=f"flex:{abs(size)} 1 0;background:{colour(number) if size > 0 else CLEAR}")
 
 
 def code_html(code: str) -> Markup:
@@ -348,3 +351,29 @@ def numbers_html(numbers: Iterable[tuple[str, str, str]]) -> str:
         for name, value, meaning in numbers
     ]
     return tag("div", *cells, style="display:flex;flex-wrap:wrap;gap:0.4em 1.6em")
+
+
+BAR_CSS = "progress { width: min(24em, 60%); accent-color: var(--accent); margin-right: 0.8em; }"
+
+
+class JobBar(View):
+    """Shows a job. Used by one thread."""
+
+    def __init__(self, cancel: Callable[[], None]) -> None:
+        super().__init__()
+        self.text = pn.pane.HTML("", sizing_mode="stretch_width", stylesheets=[BAR_CSS])
+        self.cancel = Button(label="Cancel", width=90)
+        self.cancel.on_click(lambda _: cancel())
+        self._layout = pn.Row(self.text, self.cancel, visible=False, sizing_mode="stretch_width")
+
+    def tell(self, job: Job | None) -> None:
+        """Show a job that is under way; None, or one that has ended, hides the bar."""
+        under_way = job is not None and not job.ended
+        if under_way and job is not None:
+            words = str(job)
+            known = {} if not job.total else {"value": min(job.done, job.total), "max": job.total}
+            html = tag("progress", "", aria_label=job.title, **known) + tag(
+                "span", f"{words[:1].upper()}{words[1:]}", role="status"
+            )
+            self.text.object = html
+        self._layout.visible = under_way

@@ -21,9 +21,9 @@ from walkit.errors import OptionsError
 from walkit.measure import Run, RunEvent
 from walkit.measure.run import plain
 from walkit.views.demo_store import STEPS, Shelf, Step, StepReport
+from walkit.views.fault_lab import Killed, RecoveryLab
 from walkit.views.history import EVENTS_MAX
 from walkit.views.jobs import Jobs
-from walkit.views.recovery_lab import Killed, RecoveryLab
 from walkit.views.run_list import Entry
 from walkit.views.sources import ChildSource, Reading
 from walkit.workload.process import ChildWriterError

@@ -16,8 +16,7 @@ from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
 from walkit.plots import Band
 from walkit.storage.address import FILES
-from walkit.views.history import EVENTS_MAX, Detail, detail_of, point_between, points_of_run
-from walkit.views.overview import Point
+from walkit.views.history import EVENTS_MAX, Detail, Point, detail_of, point_between, points_of_run
 from walkit.workload.steady import SteadyLine, SteadyWriter
 
 IDLE_NS = 2_000_000_000
