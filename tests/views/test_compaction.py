@@ -10,8 +10,8 @@ import pytest
 from tests.support.threads import wait_until
 from walkit.errors import OptionsError
 from walkit.views import CompactionView
-from walkit.views.demo_store import KEY_BYTES, KEYS, RECORDS, VALUE_BYTES, Shelf
 from walkit.views.page_compaction import CompactionPage, numbers_html
+from walkit.views.session import KEY_BYTES, KEYS, RECORDS, VALUE_BYTES, Shelf
 from walkit.views.workspace import DataRoot, Workspace
 
 

@@ -15,8 +15,15 @@ import pytest
 import walkit
 from tests.views.waiting import until
 from walkit.views import Shell
-from walkit.views.frame_pages import PAGE_FRAMES, frame_around, page_before, page_from
-from walkit.views.frame_search import find_key, find_lsn, find_time
+from walkit.views.frame_pages import (
+    PAGE_FRAMES,
+    find_key,
+    find_lsn,
+    find_time,
+    frame_around,
+    page_before,
+    page_from,
+)
 from walkit.views.jobs import Job, JobCancelledError
 from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
@@ -142,7 +149,7 @@ def test_a_key_is_found_in_every_segment_and_the_search_goes_on(
     assert find_key(outline, b"k7777", 1, job).hits == ()
     for bound, value in (("HITS_MAX", 5), ("SEARCHED_BYTES_MAX", 4096)):
         with monkeypatch.context() as patch:
-            patch.setattr(f"walkit.views.frame_search.{bound}", value)
+            patch.setattr(f"walkit.views.frame_pages.{bound}", value)
             found: list[int] = []
             next_lsn: int | None = 1
             parts = 0

@@ -15,8 +15,15 @@ from tests.views.waiting import until
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.storage.address import StorageOptions
 from walkit.views import Shell, given
-from walkit.views.frame_pages import PAGE_FRAMES, FramePage, frame_around, page_before, page_from
-from walkit.views.frame_search import find_key, find_lsn
+from walkit.views.frame_pages import (
+    PAGE_FRAMES,
+    FramePage,
+    find_key,
+    find_lsn,
+    frame_around,
+    page_before,
+    page_from,
+)
 from walkit.views.inspector_parts import logs_below
 from walkit.views.jobs import Job
 from walkit.views.log_outline import outline_of

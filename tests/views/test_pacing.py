@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from bokeh.document import Document
 
-from walkit.views.pacing import PERIOD_MAX_S, PERIOD_MIN_S, REST, Pace
 from walkit.views.parts import pn
+from walkit.views.shell import PERIOD_MAX_S, PERIOD_MIN_S, REST, Pace
 
 
 class Counter:

@@ -12,8 +12,7 @@ import pytest
 
 import walkit
 from walkit.errors import OptionsError
-from walkit.views.page_replication import ReplicationPage
-from walkit.views.replication_lab import (
+from walkit.views.page_replication import (
     POINTS_MAX,
     PRIMARY,
     REPLICAS_MAX,
@@ -21,6 +20,7 @@ from walkit.views.replication_lab import (
     Member,
     ReplicaHistory,
     ReplicationLab,
+    ReplicationPage,
 )
 from walkit.views.workspace import DataRoot, Workspace
 from walkit.workload.replicated import PacedLoad, ReplicatedChild

@@ -17,8 +17,7 @@ from walkit.views.jobs import Job, JobCancelledError
 from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
-from walkit.views.page_states import PAGE_ROWS, StatesPage
-from walkit.views.state_lab import StateSide, compare_sides, places_of
+from walkit.views.page_states import PAGE_ROWS, StateSide, StatesPage, compare_sides, places_of
 
 # Without a sync for each record: what is looked at is closed logs.
 OPTIONS = walkit.LogOptions(

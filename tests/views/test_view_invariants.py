@@ -14,12 +14,11 @@ import pytest
 
 from tests.support.invariants import changed, inside
 from walkit.errors import WalkitError
-from walkit.views.demo_store import Shelf
 from walkit.views.fault_lab import FaultLab, FaultReport, Killed, Outcome, RecoveryLab, Refusal
 from walkit.views.history import History, Point
 from walkit.views.jobs import Job, Jobs, Looking
-from walkit.views.replication_lab import ReplicaHistory, ReplicationLab
-from walkit.views.session import Session
+from walkit.views.page_replication import ReplicaHistory, ReplicationLab
+from walkit.views.session import Session, Shelf
 
 
 def _history() -> History:

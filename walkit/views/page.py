@@ -12,7 +12,6 @@ from urllib.parse import urlencode
 from walkit.storage.address import FILES, is_object_url
 from walkit.views.access import refusal, refused_page
 from walkit.views.given import Given, given
-from walkit.views.pacing import Pace
 from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_crash_lab import CrashLabPage
 from walkit.views.page_inspector import InspectorPage
@@ -23,7 +22,7 @@ from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
 from walkit.views.page_states import StatesPage
 from walkit.views.parts import pn, ready, served_document, tick
-from walkit.views.shell import PageKind, Shell, template_of
+from walkit.views.shell import Pace, PageKind, Shell, template_of
 from walkit.views.workspace import DataRoot, Workspace
 
 PAGES = (

@@ -11,7 +11,6 @@ from walkit._internal.html import table, tag
 from walkit._internal.text import counted
 from walkit.plots import amplification, upkeep
 from walkit.plots.facts import short_name
-from walkit.views.demo_store import Step, StepReport
 from walkit.views.parts import (
     Button,
     JobBar,
@@ -23,6 +22,7 @@ from walkit.views.parts import (
     pn,
     sentence_html,
 )
+from walkit.views.session import Step, StepReport
 from walkit.views.workspace import Workspace
 
 NOTHING_YET = example_html(

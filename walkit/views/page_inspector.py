@@ -14,8 +14,17 @@ from walkit.format.frame import FrameHeader
 from walkit.objects.verify import verify
 from walkit.plots import segments
 from walkit.recovery.scan_report import ScanReport
-from walkit.views.frame_pages import FramePage, FrameView, frame_around, page_before, page_from
-from walkit.views.frame_search import KeySearch, find_key, find_lsn, find_time
+from walkit.views.frame_pages import (
+    FramePage,
+    FrameView,
+    KeySearch,
+    find_key,
+    find_lsn,
+    find_time,
+    frame_around,
+    page_before,
+    page_from,
+)
 from walkit.views.inspector_parts import (
     FIND_BY,
     FRAME_HEAD,
@@ -46,6 +55,8 @@ from walkit.views.log_outline import Outline, outline_of
 from walkit.views.parts import (
     Button,
     JobBar,
+    PagedTable,
+    PickTable,
     Select,
     TextInput,
     View,
@@ -55,7 +66,6 @@ from walkit.views.parts import (
     sentence_html,
     soon,
 )
-from walkit.views.pick_table import PagedTable, PickTable
 from walkit.views.workspace import LogPath, Workspace
 
 ABOUT = "Here are the segments, frames and bytes of a log, and its damage."

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, cast, get_args
 
 import numpy as np
+import numpy.typing as npt
 
+from walkit._internal.html import Markup, tag
 from walkit.config import MIB
 from walkit.errors import OptionsError
 from walkit.models.device import DISKS
@@ -24,7 +26,6 @@ from walkit.plots import (
 )
 from walkit.plots.live_load import SERIES_MAX
 from walkit.plots.units import count_text, duration_text
-from walkit.views.cards import Card, CardRow, cards_html
 from walkit.views.history import History
 from walkit.views.parts import (
     FOCUS_CSS,
@@ -40,6 +41,94 @@ from walkit.views.session import Session
 from walkit.views.sources import Reading
 from walkit.views.workspace import Workspace
 from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, ContinuousLoad, Style
+
+Float64Array = npt.NDArray[np.float64]
+
+SPARK_POINTS_MAX = 120
+WIDTH, HEIGHT = 120, 26
+
+CARDS_CSS = """
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(150px, 1fr)); gap: 8px; color: var(--ink); }
+.card { border: 1px solid var(--line); border-radius: 6px; background: var(--raised); padding: 4px 10px; min-width: 0; }
+.card h2 { font-size: 12px; font-weight: 500; color: var(--soft); margin: 0; overflow-wrap: anywhere; }
+.card .line { display: flex; align-items: center; gap: 8px; flex-wrap: wrap; }
+.card .value { font-size: 20px; font-variant-numeric: tabular-nums; line-height: 1.25; }
+.card .place, .card .note { font-size: 11px; color: var(--soft); overflow-wrap: anywhere; }
+.card .note { margin: 0; line-height: 1.25; }
+.card svg { flex: 1 1 60px; max-width: 160px; height: 24px; min-width: 50px; }
+.card polyline { fill: none; stroke: var(--accent); stroke-width: 1.5; vector-effect: non-scaling-stroke; }
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CardRow:
+    """The number of one place, and its earlier values, oldest first; nan if unknown."""
+
+    place: str
+    value: str
+    curve: Float64Array
+    note: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Card:
+    """A measured quantity, and a row for each place."""
+
+    title: str
+    meaning: str
+    rows: Sequence[CardRow]
+
+
+def cards_html(cards: Iterable[Card]) -> str:
+    """Return the cards side by side, two in a row on a narrow page."""
+    return tag("style", Markup(CARDS_CSS)) + tag("div", *map(_card_html, cards), class_="cards")
+
+
+def _card_html(card: Card) -> Markup:
+    rows: list[Markup] = []
+    for row in card.rows:
+        place = row.place if len(card.rows) > 1 else ""
+        curve = spark_svg(row.curve, spark_words(", ".join(filter(None, (card.title, place))), row.curve))
+        named = [tag("span", place, class_="place")] if place else []
+        rows.append(tag("div", tag("span", row.value, class_="value"), *named, curve, class_="line"))
+        if row.note:
+            rows.append(tag("p", row.note, class_="note"))
+    return tag("section", tag("h2", card.title, title=card.meaning), *rows, class_="card")
+
+
+def spark_words(what: str, curve: Float64Array) -> str:
+    """Return a small curve in words."""
+    seen = curve[np.isfinite(curve)]
+    if not len(seen):
+        return f"{what}: nothing seen yet"
+    low, high, last = (count_text(float(number)) for number in (seen.min(), seen.max(), seen[-1]))
+    return f"{what}: last {last}, between {low} and {high}"
+
+
+def spark_svg(curve: Float64Array, words: str) -> Markup:
+    """Return the newest values as a small curve from 0 up, with gaps for unknown values."""
+    curve = curve[-SPARK_POINTS_MAX:]
+    seen = curve[np.isfinite(curve)]
+    top = float(seen.max()) if len(seen) else 0.0
+    step = WIDTH / max(len(curve) - 1, 1)
+    runs: list[list[str]] = [[]]
+    for index, value in enumerate(curve.tolist()):
+        if value != value:
+            runs.append([])
+            continue
+        height = HEIGHT - 1 - (HEIGHT - 2) * (value / top if top > 0 else 0.0)
+        runs[-1].append(f"{index * step:.1f},{height:.1f}")
+    lines = [Markup(f"<polyline points='{' '.join(run)}'/>") for run in runs if len(run) > 1]
+    return tag(
+        "svg",
+        tag("title", words),
+        *lines,
+        role="img",
+        aria_label=words,
+        viewBox=f"0 0 {WIDTH} {HEIGHT}",
+        preserveAspectRatio="none",
+    )
+
 
 FRAMES = {"of the newest interval": "newest", "around the slowest in view": "slowest"}
 CHOSEN_CSS = """
@@ -88,31 +177,19 @@ class LoadControls(View):
         choice: Any = Select
         box: Any = pn.widgets.Checkbox
         near: dict[str, Any] = {"margin": (0, 3)}
-        self.style = choice(label="who appends", options=list(STYLES), width=130, **near)
-        self.writers = number(label="writers or tasks", start=1, end=WRITERS_MAX, width=100, **near)
-        self.record_bytes = number(label="bytes per record", start=1, end=MIB, width=92, **near)
-        self.arrivals = number(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near)
-        self.durability = choice(label="durability", options=DURABILITIES, width=82, **near)
-        self.in_flight = number(label="in flight", start=1, end=IN_FLIGHT_MAX, width=74, **near)
-        self.order = choice(label="acknowledged in", options=ORDERS, width=124, **near)
-        self.policy = choice(label="frames sealed by", options=POLICIES, width=104, **near)
-        self.where = choice(label="volume", options=WHERE, width=136, **near)
-        self.device = choice(label="modelled device", options=list(DISKS), width=108, **near)
-        self.seed = number(label="seed", start=0, end=SEED_MAX, width=64, **near)
-        self.direct = box(label="direct I/O", width=76, margin=(0, 3, 6, 3))
         self.named: dict[str, Any] = {
-            "style": self.style,
-            "writers": self.writers,
-            "bytes": self.record_bytes,
-            "arrivals": self.arrivals,
-            "durability": self.durability,
-            "inflight": self.in_flight,
-            "order": self.order,
-            "policy": self.policy,
-            "direct": self.direct,
-            "where": self.where,
-            "device": self.device,
-            "seed": self.seed,
+            "style": choice(label="who appends", options=list(STYLES), width=130, **near),
+            "writers": number(label="writers or tasks", start=1, end=WRITERS_MAX, width=100, **near),
+            "bytes": number(label="bytes per record", start=1, end=MIB, width=92, **near),
+            "arrivals": number(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near),
+            "durability": choice(label="durability", options=DURABILITIES, width=82, **near),
+            "inflight": number(label="in flight", start=1, end=IN_FLIGHT_MAX, width=74, **near),
+            "order": choice(label="acknowledged in", options=ORDERS, width=124, **near),
+            "policy": choice(label="frames sealed by", options=POLICIES, width=104, **near),
+            "direct": box(label="direct I/O", width=76, margin=(0, 3, 6, 3)),
+            "where": choice(label="volume", options=WHERE, width=136, **near),
+            "device": choice(label="modelled device", options=list(DISKS), width=108, **near),
+            "seed": number(label="seed", start=0, end=SEED_MAX, width=64, **near),
         }
         """Each control by its name in the URL."""
         self.choose({})
@@ -145,24 +222,25 @@ class LoadControls(View):
     @property
     def loads(self) -> tuple[ContinuousLoad, ...]:
         """The chosen load, or two with one seed: on this disk and on a modelled volume. OptionsError if invalid."""
+        chosen = {name: widget.value for name, widget in self.named.items()}
         disk = ContinuousLoad(
-            writers=self.writers.value or 0,
-            style=cast("Style", STYLES[self.style.value]),
-            record_bytes=self.record_bytes.value or 0,
-            arrivals_per_s=self.arrivals.value or 0,
-            durability=self.durability.value,
-            in_flight=self.in_flight.value or 0,
-            ack_order=self.order.value,
-            policy=self.policy.value,
-            direct_io=bool(self.direct.value),
-            seed=self.seed.value or 0,
+            writers=chosen["writers"] or 0,
+            style=cast("Style", STYLES[chosen["style"]]),
+            record_bytes=chosen["bytes"] or 0,
+            arrivals_per_s=chosen["arrivals"] or 0,
+            durability=chosen["durability"],
+            in_flight=chosen["inflight"] or 0,
+            ack_order=chosen["order"],
+            policy=chosen["policy"],
+            direct_io=bool(chosen["direct"]),
+            seed=chosen["seed"] or 0,
             raw=True,
         )
-        where: Where = self.where.value
+        where: Where = chosen["where"]
         if where == "disk":
             return (disk,)
         # A log in memory has no page cache to bypass.
-        model = replace(disk, device=self.device.value, direct_io=disk.direct_io and where == "model")
+        model = replace(disk, device=chosen["device"], direct_io=disk.direct_io and where == "model")
         return (model,) if where == "model" else (disk, model)
 
     def state(self) -> dict[str, str]:

@@ -19,6 +19,9 @@ from walkit.views.parts import (
     Button,
     IntInput,
     JobBar,
+    PagedTable,
+    PickTable,
+    Row,
     Select,
     TextInput,
     View,
@@ -29,7 +32,6 @@ from walkit.views.parts import (
     sentence_html,
     soon,
 )
-from walkit.views.pick_table import PagedTable, PickTable, Row
 from walkit.views.run_list import (
     RUN_HEAD,
     Comparison,
