@@ -20,9 +20,9 @@ from tests.measure.runs import make_run
 from tests.views.waiting import until
 from walkit.errors import CorruptionError, NotALogError, StorageError
 from walkit.views import given, serve
-from walkit.views.given import GivenPage
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
+from walkit.views.page_runs import RunsPage
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -76,8 +76,9 @@ def test_it_opens_on_what_is_given_and_ends_cleanly(browser: Browser, things: Pa
             log.append(b"d")
             page.get_by_text("read only: LSN 1 to 4.").wait_for()
         assert seen.inaccessible() == []
-        page.get_by_role("link", name="run.parquet").click()
-        page.get_by_text("Recorded: a saved run").wait_for()
+        page.get_by_role("link", name="Runs").click()
+        page.get_by_role("cell", name="a saved run").wait_for()
+        page.locator(".js-plotly-plot").last.wait_for()
         assert seen.inaccessible() == []
         assert complaints == []
         page.context.close()
@@ -141,9 +142,10 @@ def test_what_is_gone_since_is_told_on_the_page(things: Path) -> None:
         assert isinstance(log, InspectorPage)
         until(log, lambda: log.frame is not None)
         assert "segments" in log.numbers.object and "An example" not in log.face.text.object
-        shell.go("given-2")
-        assert isinstance(shell.page, GivenPage)
-        assert "is not a whole saved run" in shell.page.part.text.object  # type: ignore[union-attr]
+        shell.go("runs")
+        runs = shell.page
+        assert isinstance(runs, RunsPage)
+        until(runs, lambda: [entry for entry in runs.entries if "is not a whole saved run" in entry.problem])
         shutil.rmtree(things / "orders")
         until(log, lambda: "no log at" in log.status.object)
     finally:

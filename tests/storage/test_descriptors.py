@@ -115,7 +115,7 @@ ALLOWED = {
     # The null device, a socket that is handed over, and files of measurements: no log owns them.
     "walkit/cli/output.py": 2,
     "walkit/demo/progress_printer.py": 1,
-    "walkit/views/access.py": 1,
+    "walkit/views/page.py": 1,
     "walkit/measure/baseline.py": 2,
     "walkit/bench/recovery.py": 2,
 }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from walkit.views.access import (
+from walkit.views.page import (
     DESCRIPTORS,
     Sockets,
     asked_elsewhere,

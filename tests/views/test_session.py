@@ -103,8 +103,8 @@ def test_frames_in_flight_and_their_order_are_chosen_and_shown() -> None:
     page = live_of(shell)
     try:
         assert page.controls.loads == (ContinuousLoad(raw=True),)
-        page.controls.in_flight.value, page.controls.order.value = 4, "completion"
-        page.controls.policy.value = "one-record"
+        page.controls.named["inflight"].value, page.controls.named["order"].value = 4, "completion"
+        page.controls.named["policy"].value = "one-record"
         (load,) = page.controls.loads
         assert (load.in_flight, load.ack_order, load.policy) == (4, "completion", "one-record")
         assert "4 frames in flight, acknowledged in completion order, frames sealed by one-record" in str(
@@ -203,10 +203,10 @@ def test_the_page_drives_its_session() -> None:
     page = live_of(shell)
     try:
         assert (page.start.disabled, page.stop.disabled) == (False, True)
-        page.controls.writers.value = None
+        page.controls.named["writers"].value = None
         page.start.clicks += 1
         assert "writers=0" in page.live.status.object
-        page.controls.writers.value = 2
+        page.controls.named["writers"].value = 2
         page.start.clicks += 1
         eventually(lambda: not page.session.busy)
         page.refresh()

@@ -35,27 +35,7 @@ except ImportError as error:
 if TYPE_CHECKING:
     from bokeh.document import Document
 
-__all__ = [
-    "REFRESH_MS",
-    "Button",
-    "IntInput",
-    "JobBar",
-    "Refreshing",
-    "ReportView",
-    "Select",
-    "View",
-    "code_html",
-    "example_html",
-    "figure_pane",
-    "html_pane",
-    "numbers_html",
-    "pn",
-    "ready",
-    "scrolled",
-    "sentence_html",
-    "soon",
-    "tick",
-]
+__all__ = ["pn"]  # the modules of this room take Panel from here
 
 REFRESH_MS = 500
 """Time between two refreshes of a view in a notebook."""
