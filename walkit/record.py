@@ -203,8 +203,9 @@ class LinkedRecord(Record):
     @property
     def value(self) -> bytes:  # the field of the tuple stays empty
         """The value, from the payload log."""
-        if self._fetch is not None:
-            self._value, self._fetch = self._fetch(), None
+        fetch = self._fetch
+        if fetch is not None:
+            self._value, self._fetch = fetch(), None
         return self._value
 
     @property

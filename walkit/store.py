@@ -393,7 +393,8 @@ class Store(MappingApi):
         report = self._compactor.compact(
             exact_from_lsn, waste_ratio=waste_ratio, bytes_per_s=bytes_per_s, progress=progress
         )
-        self.log.parts.trimmer.on_dropped(False)
+        if report.segments_rewritten:
+            self.log.parts.trimmer.on_dropped(counts=True)
         return report
 
     def state_at(self, lsn: int) -> PastState:

@@ -6,6 +6,7 @@ import os
 import random
 import signal
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.support.logs import Child, tiny, values
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 from walkit.read.read_api import ReadApi
+from walkit.replication import rewind
 
 CHANGES = ("write", "synced_write", "sync", "create", "replace", "remove", "sync_directory", "shorten")
 
@@ -80,6 +82,60 @@ def test_a_copy_of_the_log_reads_the_payload_log_and_frees_nothing(tmp_path: Pat
         assert floor_of(log) == 0 and len(values(log)) == 40
 
 
+def rebuilt(folder: Path) -> Path:
+    (folder / "manifest").unlink()
+    walkit.repair(folder, policy="salvage")
+    return folder
+
+
+def damaged(folder: Path) -> Path:
+    segment = max(folder.glob("*.segment"))
+    data = bytearray(segment.read_bytes())
+    data[-1:] = b"\1"
+    segment.write_bytes(data)
+    return folder
+
+
+def salvaged(objects: Path, folder: Path) -> Path:
+    walkit.salvage(f"objects:{objects}", folder)
+    return folder
+
+
+AFTERWARDS: dict[str, tuple[bool, Callable[[Path, Path], Path]]] = {
+    "repair": (True, lambda log, place: walkit.repair(log) and log),
+    "salvage": (True, lambda log, place: walkit.repair(damaged(log), policy="salvage") and log),
+    "rewind": (True, lambda log, place: rewind(log, 18) and log),
+    "manifest rebuilt": (False, lambda log, place: rebuilt(log)),
+    "payload manifest rebuilt": (False, lambda log, place: rebuilt(place) and log),
+    "objects salvaged": (False, lambda log, place: salvaged(log, log.with_name("of objects"))),
+}
+
+
+@pytest.mark.parametrize("event", AFTERWARDS)
+def test_owner_after_an_event_frees_and_every_other_log_frees_nothing(tmp_path: Path, event: str) -> None:
+    """Goal: the table of owners in docs/link-records.md. Method: each event, then read, open as owner, and trim."""
+    is_owner, happen = AFTERWARDS[event]
+    place, path = tmp_path / "payloads", tmp_path / "log"
+    with walkit.open(
+        f"objects:{path}" if event.startswith("objects") else path, options=linked(place)
+    ) as log:
+        fill(log, 0, 20)
+    path = happen(path, place)
+    with walkit.open(path, mode="r", payload_log=place) as reader:
+        found = values(reader)
+        assert found == [value_of(n, 6000) for n in range(len(found))] and len(found) >= 17
+    options = linked(place if is_owner else tmp_path / "of its own")
+    for other in ([] if is_owner else [path]) + [tmp_path / "new log"]:
+        with pytest.raises(walkit.LogOwnedError):
+            walkit.open(other, options=linked(place))
+    with walkit.open(path, options=options) as log:
+        log.append(value_of(50))
+        log.trim(10)
+        assert list(log)[-1].value == value_of(50)
+    with walkit.open(place, mode="r") as payloads:
+        assert payloads.first_lsn == (11 if is_owner else 1)
+
+
 def test_trim_and_retention_free_payloads_up_to_the_oldest_live_link() -> None:
     """Goal: the floor follows the log's. Method: trims and retention, with a claim in between, and a reopening."""
     storage, payloads = CrashingStorage(), CrashingStorage()
@@ -116,10 +172,29 @@ def test_payloads_of_withdrawn_records_are_dead_and_go_with_the_others() -> None
             log.append(value_of(2), timeout=0.2)
         hang.cancel()
         log.append(value_of(3))
+        assert log.statistics().payload_dead_bytes == 0, "nothing was counted by now"
         usage = log.payload_usage()
-        assert usage is not None and usage[1:] == (2, 600, 1, 300)
+        assert usage is not None and usage[1:4] == (2, 600, 1) and 300 <= usage.dead_bytes < 1000
+        assert log.statistics().payload_dead_bytes == usage.dead_bytes
         log.trim(1)
         assert floor_of(log) == 2
+
+
+def test_payload_of_a_record_after_a_hole_is_live() -> None:
+    """Goal: an acknowledged link that no view has by now keeps its payload. Method: completion order, a hung frame."""
+    storage, payloads = FaultyStorage(CrashingStorage()), CrashingStorage()
+    options = linked(payloads, in_flight=2, ack_order="completion")
+    with walkit.open(storage=storage, options=options) as log:
+        log.append(b"first")
+        hang = storage.hang("synced_write", "*.segment")
+        small = log.submit(b"small")
+        assert hang.entered.wait(30)
+        assert log.append(value_of(3)).first_lsn == 3 and log.acked_lsn == 1
+        log.trim(1)
+        hang.cancel()
+        assert small.result(30).first_lsn == 2 and values(log) == [b"small", value_of(3)]
+        log.trim(2)
+        assert floor_of(log) == 0 and values(log) == [value_of(3)]
 
 
 def test_snapshots_keep_their_payloads() -> None:
@@ -135,8 +210,10 @@ def test_snapshots_keep_their_payloads() -> None:
         store.put(b"old", value_of(99))
         store.compact()
         assert floor_of(store.log) == 0, "the snapshot has the link that the log has no longer"
+        dead = store.statistics().payload_dead_bytes
+        assert 6000 * 20 < dead == store.log.payload_usage().dead_bytes  # type: ignore[union-attr]
         store.checkpoint()
-        assert floor_of(store.log) == 56
+        assert store.statistics().payload_dead_bytes == 0 and floor_of(store.log) == 56
         assert before.lsn_of(b"old") == 1, (
             "its value may be read as long as the file is there, and is gone then"
         )

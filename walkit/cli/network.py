@@ -64,6 +64,7 @@ def follow(args: argparse.Namespace) -> int:
         checkpoint_every=args.checkpoint_every,
         rewind=args.rewind,
         force_rewind=args.force_rewind,
+        payload_log=args.payload_log,
         show=_as_json if args.json else None,
         **_access(args),
     )
@@ -96,7 +97,8 @@ def _as_json(status: ReplicaStatus | DeltaReaderStatus) -> str:
 
 def _follow_delta(args: argparse.Namespace) -> int:
     """Follow a log of this machine by delta poll."""
-    for option in ("new_identity", "rewind", "force_rewind", "rejoin", "checkpoint_every", "codec"):
+    replicas = ("new_identity", "rewind", "force_rewind", "rejoin", "checkpoint_every", "codec", "payload_log")
+    for option in replicas:
         if getattr(args, option) not in (None, False):
             name = option.replace("_", "-")
             raise UsageError(

@@ -150,6 +150,7 @@ follow walkit.cli.network:follow
     empty one takes its place; asks before it changes anything
   --yes  with --rejoin: change the folder without a question
   --force-rewind  the same, even past records that holds, claims and replicas of this one have read
+  --payload-log PLACE  where large values of the log are: the replica names it for its readers, also after a promotion
 
 status walkit.cli.network:status
   show the replicas and delta readers of a served log|, with states, lags, claims and the last trouble; exits with 1

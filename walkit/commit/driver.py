@@ -32,7 +32,7 @@ from walkit.commit.ports import AdmissionGate, FrameObserver, FrameSink
 from walkit.commit.ticket import BatchQueue, SingleTicket, Submitted
 from walkit.commit.timer import CommitClock, CommitTimer, DeviceWatch
 from walkit.commit.ways_in import Leader, Submitter
-from walkit.errors import WalkitError
+from walkit.errors import AppendTimeoutError, WalkitError
 from walkit.events import EventSink
 from walkit.format.body import Columns
 
@@ -212,6 +212,8 @@ class CommitDriver:
         """Take a ticket back before any frame took it; then nothing of it is ever written."""
         with self.lock:
             withdrawn = self.core.withdraw(ticket)
+            if withdrawn:
+                SealedFrame.refused([ticket], AppendTimeoutError("it was withdrawn"))
             callbacks = self.signal.notify_locked() if withdrawn else []
         call_all(callbacks)
         self.election.kick()  # it may have held back others

@@ -316,6 +316,8 @@ class CommitCounters:
     syncs: int = 0
     write_ns: int = 0
     prepare_ns: int = 0
+    payload_dead_bytes: int = 0
+    """Set by `links.floor`."""
 
     def wrote(self, frame: SealedFrame, write_ns: int, synced: bool) -> None:
         """Count a frame that was written, and whether its write was synced."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias
 
 from walkit.commit.frame import SealedFrame
 from walkit.errors import WalkitError
@@ -110,11 +110,21 @@ class FrameObserver(Protocol):
         """A sync that was made apart from a write has ended well."""
 
 
+class Owner(NamedTuple):
+    """The log that opens its payload log."""
+
+    log_id: int
+    key: int
+    """Known to this log alone."""
+    payload_log_id: int = 0
+    """The payload log that the manifest names at this place; 0 if it names none."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogPorts:
     """Hooks given to a log at its opening by the parts built on it."""
 
     ack_sink: AcknowledgementSink | None = None
     gate: AdmissionGate | None = None
-    owner: tuple[int, int] | None = None
-    """For a payload log: the id of the log that it belongs to, and the key that only this log knows."""
+    owner: Owner | None = None
+    """For a payload log: the log that it belongs to."""

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Callable
 
 from walkit._internal.arguments import refuse
-from walkit.commit.ports import LogPorts
+from walkit.commit.ports import LogPorts, Owner
 from walkit.config import LogOptions
 from walkit.links.floor import PayloadFloor
 from walkit.links.writer import VALUE_BYTES_MAX, PayloadWriter, payload_options
@@ -33,7 +33,7 @@ def require_another(location: str, payload_location: str) -> None:
 OpenPayloadLog = Callable[[LogOptions, LogPorts], WriteAheadLog]
 
 
-def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> None:
+def link(log: WriteAheadLog, payload_location: str, open_log: OpenPayloadLog, open_reader: Opener) -> None:
     """Send the large values of a log that was just opened to its payload log, which is opened or made.
 
     `open_log` opens it for writing, `open_reader` any payload log for reading. The key of the owner is durable before
@@ -45,15 +45,17 @@ def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> N
     if key is None:
         key = secrets.randbits(63) | 1
         manifests.note({PAYLOAD_KEY: key})
-    ports = LogPorts(owner=(manifests.current.log_id, key))
-    payload_log = open_log(options, ports)
+    named, place = manifests.current.extra.get(LOGS_KEY, {}), stored_place(location, payload_location)
+    known = next((int(log_id, 16) for log_id, known in named.items() if known == place), 0)
+    owner = Owner(manifests.current.log_id, key, known)
+    payload_log = open_log(options, LogPorts(owner=owner))
     try:
         log_id = payload_log.parts.manifest_store.current.log_id
-        named, place = manifests.current.extra.get(LOGS_KEY, {}), stored_place(location, payload_log.location)
+        again = LogPorts(owner=owner._replace(payload_log_id=log_id))
         if named.get(f"{log_id:016x}") != place:
             manifests.note({LOGS_KEY: {**named, f"{log_id:016x}": place}})
         payloads = Payloads(location, lambda: names_of(manifests.current, location), open_reader)
-        writer = PayloadWriter(parts, lambda: open_log(options, ports), payload_log)
+        writer = PayloadWriter(parts, lambda: open_log(options, again), payload_log)
     except BaseException:
         payload_log.close()
         raise
@@ -65,4 +67,5 @@ def link(log: WriteAheadLog, open_log: OpenPayloadLog, open_reader: Opener) -> N
     payloads.adopt(log_id, PayloadSource(payload_log.location, writer.now, close))
     floor = PayloadFloor(parts, writer)
     parts.trimmer.on_dropped = floor.free
-    link_values(log, min(VALUE_BYTES_MAX, parts.options.queue_bytes_max), payloads, floor.usage, close)
+    limit_bytes = min(VALUE_BYTES_MAX + parts.core.body_bytes_max, parts.options.queue_bytes_max)
+    link_values(log, limit_bytes, payloads, floor.usage, close)

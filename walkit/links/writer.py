@@ -14,16 +14,17 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
-from walkit._internal.threads import LogThread, WakeEvent
+from walkit._internal.threads import Latch, LogThread, WakeEvent
 from walkit.commit.policy import QueueState, Take
 from walkit.commit.ticket import PUT_KEYED, PUT_VALUE, BatchSlot, SingleTicket, Ticket
 from walkit.config import LogOptions
 from walkit.errors import (
+    LogClosedError,
     PayloadUnreachableError,
     RecordTooLargeError,
     WaitTimeoutError,
@@ -134,11 +135,11 @@ class PayloadWriter:
         self._limit_bytes = min(self._core.body_bytes_max, self._driver.queue_bytes_max)
         timeout_ms = parts.options.write_timeout_ms
         self._timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
-        self._wake, self._ended = WakeEvent(), False
+        self._wake, self._closing = WakeEvent(), Latch()
         self._openers: ThreadPoolExecutor | None = None
         # Appended by the writer's thread, taken from the left by `settled_lsn`; each by one call.
         self._released: deque[tuple[int, SingleTicket]] = deque()
-        """The first payload of each ticket that was released, and perhaps not written yet."""
+        """Each ticket that was released and is perhaps not written yet, with the payload that was settled before."""
         self._settled_lsn = payload_log.acked_lsn
         self._ways = self._driver.wrap(
             {
@@ -216,12 +217,16 @@ class PayloadWriter:
     # -- the writer's thread
 
     def _run(self) -> None:
-        while not self._ended:
+        while not self._closing.is_set():
             self._wake.wait()
             self._wake.clear()
             try:
-                while self._write_next():
-                    pass
+                while waiting := self._waiting():
+                    cause = self._write(waiting)
+                    if cause is not None:
+                        # The payload log is away: all that is held is tried again, in the same order.
+                        self._refuse_late(cause)
+                        self._closing.wait(RETRY_S)
             except BaseException as error:  # noqa: BLE001 - its callers must not wait forever
                 self._driver.poison(error)
 
@@ -234,32 +239,16 @@ class PayloadWriter:
             core.take_in(self._driver.election.clock.us())
             return [(t, core.held[t]) for t in core.pending if t in core.held]  # type: ignore[misc]
 
-    def _write_next(self) -> bool:
-        """Write the payloads of all that is held, and release each ticket in order; False if nothing is held."""
-        waiting = self._waiting()
-        if not waiting:
-            return False
+    def _write(self, waiting: list[tuple[SingleTicket, Held]]) -> WalkitError | None:
+        """Write the payloads of held tickets, and release each in order. Return why the payload log is away."""
         try:
-            log = self._ready(waiting)
-        except WalkitError as error:
-            return self._try_again(error)
-        cause: WalkitError | None = None
-        for _, held in waiting:
-            try:
+            log = self._ready()
+            for _, held in waiting:
                 held.payloads = [log.submit(held.values[row]) for row in held.rows]
-            except WalkitError as error:
-                cause = error
-                break
-        for ticket, held in waiting:
-            if cause is None:
-                cause = self._finish(ticket, held)
-        return self._try_again(cause) if cause is not None else True
-
-    def _try_again(self, cause: WalkitError) -> bool:
-        """Wait a little before all that is held is tried again, in the same order; what is late is refused."""
-        self._refuse_late(cause)
-        time.sleep(RETRY_S)
-        return True
+        except WalkitError as error:
+            return error
+        causes = (self._finish(ticket, held) for ticket, held in waiting)
+        return next((cause for cause in causes if cause is not None), None)
 
     def _finish(self, ticket: SingleTicket, held: Held) -> WalkitError | None:
         """Wait for the payloads of a ticket, and release it. Return the error of a payload log that has failed.
@@ -280,36 +269,44 @@ class PayloadWriter:
                 return error
             self._refuse(ticket, error)
             return None
-        entry = links[0].lsn, ticket
-        self._released.append(entry)  # first: a trim meanwhile must not free its payloads
-        if not self._driver.release(ticket, linked(columns, held, links), held.size_bytes):
-            self._released.remove(entry)  # withdrawn: its payloads are dead
-        self._settled_lsn = links[-1].lsn
+        # First: a trim meanwhile must not free its payloads. All from the last settled one on waits for this record:
+        # on object storage a newer writer of the log may have written some, and then this frame is refused.
+        entry = self._settled_lsn, ticket
+        self._released.append(entry)
+        if self._driver.release(ticket, linked(columns, held, links), held.size_bytes):
+            self._settled_lsn = links[-1].lsn
+        else:  # withdrawn or refused: its payloads are dead
+            with suppress(ValueError):
+                self._released.remove(entry)
         return None
 
-    def _ready(self, waiting: list[tuple[SingleTicket, Held]]) -> WriteAheadLog:
+    def _ready(self) -> WriteAheadLog:
         """Return the payload log, opened again if it has failed. WalkitError if it is still away."""
         if self.log.parts.driver.refusal is None:
             return self.log
+        self._openers = self._openers or ThreadPoolExecutor(1, "walkit-payloads-open")
+        opening = self._openers.submit(self._reopened)
+        while not wait([opening], RETRY_S).done:
+            self._refuse_late(WaitTimeoutError("the payload log did not answer in time"))
+            if self._closing.is_set():
+                opening.add_done_callback(lambda opened: opened.exception() or opened.result().close())
+                raise LogClosedError(f"the log at {self.location} is closed")
+        self.log = opening.result()
+        return self.log
+
+    def _reopened(self) -> WriteAheadLog:
+        # LogFencedError if the log has a newer writer: the payload log is that one's, too.
+        self._parts.manifest_store.update(lambda manifest: manifest)
         with suppress(WalkitError):
             self.log.close()
-        self._openers = self._openers or ThreadPoolExecutor(1, "walkit-payloads-open")
-        opening: Future[WriteAheadLog] = self._openers.submit(self._open_log)
-        while True:
-            first_s = min((held.deadline_s for _, held in waiting), default=time.monotonic())
-            with suppress(TimeoutError):
-                self.log = opening.result(min(max(first_s - time.monotonic(), 0.01), RETRY_S))
-                self._settled_lsn = self.log.acked_lsn
-                return self.log
-            self._refuse_late(None)
-            waiting = self._waiting()
+        return self._open_log()
 
-    def _refuse_late(self, cause: WalkitError | None) -> None:
+    def _refuse_late(self, cause: WalkitError) -> None:
         """Refuse what has waited for its payloads as long as it may."""
         now_s = time.monotonic()
         for ticket, held in self._waiting():
             if held.deadline_s <= now_s:
-                self._refuse(ticket, cause or WaitTimeoutError("the payload log did not answer in time"))
+                self._refuse(ticket, cause)
 
     def _refuse(self, ticket: SingleTicket, cause: WalkitError) -> None:
         error = PayloadUnreachableError(
@@ -326,19 +323,20 @@ class PayloadWriter:
         """Return what can be read of the payload log now, and its last LSN."""
         return self.log.parts.contents.view(), self.log.acked_lsn
 
-    def settled_lsn(self) -> int:
-        """Return a payload LSN up to which each payload has its record in the log by now, or is dead."""
+    def settled_lsn(self, acked_lsn: int) -> int:
+        """Return a payload LSN up to which each payload has its record up to `acked_lsn` of the log, or is dead."""
         settled = self._settled_lsn
         while self._released:
             lsn, ticket = self._released[0]
-            if not ticket.done():
-                return min(lsn - 1, settled)
+            frame = ticket.frame
+            if frame is None or frame.last_lsn > acked_lsn:  # one that was refused has no LSN
+                return lsn
             self._released.popleft()
         return settled
 
     def close(self) -> None:
         """End the thread, and close the payload log. Nothing is queued by now."""
-        self._ended = True
+        self._closing.set()
         self._wake.set()
         self._thread.join(CLOSE_S)
         if self._openers is not None:

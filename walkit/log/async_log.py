@@ -10,16 +10,18 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 from walkit._internal.arguments import as_lsn, refuse
-from walkit.errors import LogClosedError
+from walkit.errors import LogClosedError, PayloadError
 from walkit.log.append import Transaction
 from walkit.log.follow import followed
 from walkit.log.wal import WriteAheadLog
 from walkit.read.reader import LogReader, followed_by
-from walkit.record import AppendResult, Record
+from walkit.record import AppendResult, LinkedRecord, Record
 
 T = TypeVar("T")
 CHUNK_RECORDS = 1024
 """Most records that are read before the event loop has its turn again."""
+CHUNK_BYTES = 8 << 20
+"""They end with the record with which their values in payload logs have more bytes."""
 
 
 class AsyncLog:
@@ -115,11 +117,18 @@ class AsyncLog:
 
 
 def _taken(records: Iterator[Record | None]) -> list[Record | None]:
-    """Return the next records, up to a None, which comes after the newest one; [] at the end."""
-    chunk: list[Record | None] = []
+    """Return the next records, up to a None, which comes after the newest one; [] at the end.
+
+    Values in payload logs are fetched here, and not where they are used.
+    """
+    chunk, size = list[Record | None](), 0
     for record in records:
         chunk.append(record)
-        if record is None or len(chunk) == CHUNK_RECORDS:
+        if isinstance(record, LinkedRecord):
+            size += record.link.length
+            with suppress(PayloadError):  # it is raised where the value is used
+                _ = record.value
+        if record is None or len(chunk) == CHUNK_RECORDS or size > CHUNK_BYTES:
             break
     return chunk
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from walkit._internal.arguments import check_choice, check_kind, check_progress, refuse
 from walkit._internal.report import PhaseClock
 from walkit._main_thread import ending_early, run_uninterrupted
-from walkit.commit.ports import LogPorts
+from walkit.commit.ports import LogPorts, Owner
 from walkit.config import LogOptions
 from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError
 from walkit.events import EventCallback, EventSink
@@ -92,7 +92,7 @@ def _open_locked(
     """Open or create a log. The lock is held on return; on an error it is not, and nothing was changed."""
     clock, progress = PhaseClock(), ending_early(progress)
     with clock.phase("open") as detail:
-        found = _require_a_log(storage, mode)
+        found = _require_a_log(storage, mode, ports.owner)
         lock = take_writer_lock(storage, manifest=None if found is None else found.manifest)
         try:
             created = found is None and MANIFEST_NAME not in storage.names()
@@ -129,11 +129,12 @@ def _open_locked(
     return WriteAheadLog(resources, report)
 
 
-def _require_a_log(storage: Storage, mode: str) -> ManifestFile | None:
+def _require_a_log(storage: Storage, mode: str, owner: Owner | None) -> ManifestFile | None:
     """Make the folder of a new log; refuse other folders before anything is written. None for a new log."""
     try:
         found = load_manifest_file(storage)
     except LogNotFoundError:
+        owner_facts(owner, storage.location)
         storage.create()
         return None
     if mode == "x":
@@ -141,12 +142,12 @@ def _require_a_log(storage: Storage, mode: str) -> ManifestFile | None:
     return found
 
 
-def _create(storage: Storage, options: LogOptions, owner: tuple[int, int] | None) -> Manifest:
+def _create(storage: Storage, options: LogOptions, owner: Owner | None) -> Manifest:
     manifest = Manifest(
         log_id=secrets.randbits(64) | 1,
         created_us=wall_us(),
         ack_order=options.ack_order or "append",
-        extra=owner_facts(owner),
+        extra=owner_facts(owner, storage.location),
     )
     make_log(storage, manifest)
     return manifest

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import time
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 from walkit.commit.core import OrderingCore
 from walkit.commit.driver import CommitDriver
@@ -36,28 +36,6 @@ from walkit.storage.interface import DirectStorage, Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogParts:
-    """The parts of an open log. No part knows the log's public object, so that one can be dropped and collected."""
-
-    storage: Storage
-    options: LogOptions
-    events: EventSink
-    manifest_store: Manifests
-    segments: Segments
-    core: OrderingCore[Submitted]
-    driver: CommitDriver
-    records_max: int
-    """Most records of one call that stay together."""
-    contents: Contents
-    lifetime: Lifetime
-    orphan_files: Orphans
-    claims: ClaimTable
-    own_claims: OwnClaims
-    trimmer: Trimmer
-    retention: Retainer
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Upkeep:
     """The parts of an open log beside its commit path, wherever the log is."""
 
@@ -74,55 +52,56 @@ class Upkeep:
     trimmer: Trimmer
     retention: Retainer
 
-    def driver(self, core: OrderingCore[Submitted], sink: FrameSink, name: str) -> CommitDriver:
-        """Return the driver of the commit path; `sink` takes its frames.
 
-        A limited log refuses a segment that it has no room for.
-        """
-        options, contents = self.options, self.contents
-        if options.retention.at_capacity == "refuse":
-            sink = BoundedSink(sink, self.segments, contents, options, self.retention, self.events)
-        driver = CommitDriver(
-            core,
-            sink,
-            events=self.events,
-            name=name,
-            sync_writes=options.durability == "sync",
-            codec=options.codec,
-            queue_bytes_max=options.queue_bytes_max,
-            clock=commit_clock(),
-            write_timeout_us=(options.write_timeout_ms or 0) * 1000,
-        )
-        self.segments.maintenance.on_failure = driver.poison
-        driver.delivery.bytes_max = options.queue_bytes_max
-        driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(
-            contents, first_lsn, last_lsn
-        )
-        driver.failure.on_poison = self.lifetime.wake_end_watchers
-        return driver
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogParts(Upkeep):
+    """The parts of an open log. No part knows the log's public object, so that one can be dropped and collected."""
 
-    def parts(self, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts) -> LogParts:
-        """Return all parts of the log. Begins what its retention asks for."""
-        self.retention.begin()
-        if ports.gate is not None:
-            driver.guard(ports.gate)
-        return LogParts(
-            storage=self.storage,
-            options=self.options,
-            events=self.events,
-            manifest_store=self.manifest_store,
-            segments=self.segments,
-            core=core,
-            driver=driver,
-            records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
-            contents=self.contents,
-            lifetime=self.lifetime,
-            orphan_files=self.orphan_files,
-            claims=self.claims,
-            own_claims=self.own_claims,
-            trimmer=self.trimmer,
-            retention=self.retention,
-        )
+    core: OrderingCore[Submitted]
+    driver: CommitDriver
+    records_max: int
+    """Most records of one call that stay together."""
+
+
+def driver_of(upkeep: Upkeep, core: OrderingCore[Submitted], sink: FrameSink, name: str) -> CommitDriver:
+    """Return the driver of the commit path of a log; `sink` takes its frames.
+
+    A limited log refuses a segment that it has no room for.
+    """
+    options, contents = upkeep.options, upkeep.contents
+    if options.retention.at_capacity == "refuse":
+        sink = BoundedSink(sink, upkeep.segments, contents, options, upkeep.retention, upkeep.events)
+    driver = CommitDriver(
+        core,
+        sink,
+        events=upkeep.events,
+        name=name,
+        sync_writes=options.durability == "sync",
+        codec=options.codec,
+        queue_bytes_max=options.queue_bytes_max,
+        clock=commit_clock(),
+        write_timeout_us=(options.write_timeout_ms or 0) * 1000,
+    )
+    upkeep.segments.maintenance.on_failure = driver.poison
+    driver.delivery.bytes_max = options.queue_bytes_max
+    driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
+    driver.failure.on_poison = upkeep.lifetime.wake_end_watchers
+    return driver
+
+
+def parts_of(
+    upkeep: Upkeep, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts
+) -> LogParts:
+    """Return all parts of a log. Begins what its retention asks for."""
+    upkeep.retention.begin()
+    if ports.gate is not None:
+        driver.guard(ports.gate)
+    return LogParts(
+        **{part.name: getattr(upkeep, part.name) for part in fields(upkeep)},
+        core=core,
+        driver=driver,
+        records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
+    )
 
 
 def upkeep_of(
@@ -202,10 +181,10 @@ def compose(
     upkeep = upkeep_of(
         storage, options, manifest_store, segments, contents, core, orphan_files, lifetime, events
     )
-    driver = upkeep.driver(core, segments, _name(storage))
+    driver = driver_of(upkeep, core, segments, _name(storage))
     segments.watched, segments.poison = driver.watched, driver.poison
     lock.watch(segments, driver.poison)
-    return upkeep.parts(core, driver, ports)
+    return parts_of(upkeep, core, driver, ports)
 
 
 def core_of(

@@ -260,7 +260,7 @@ class Retainer:
         )
         if trimmed.segments:
             self._trimmer.emit_trim(trimmed)
-            self._trimmer.on_dropped(False)
+            self._trimmer.on_dropped()
             self._events.emit(
                 "walkit.retention.drop",
                 segments=report.segments,

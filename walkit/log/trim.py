@@ -201,8 +201,8 @@ class Trimmer:
         # value only keeps more.
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state made from this log; None if none is kept."""
-        self.on_dropped: Callable[[bool], object] = lambda saving: None
-        """Called when records or snapshots have gone, with whether the caller has `state_lock`: see `links.floor`."""
+        self.on_dropped: Callable[..., object] = lambda **how: None
+        """Called when records or snapshots have gone: `PayloadFloor.free`, if the log has a payload log."""
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
@@ -315,7 +315,7 @@ class Trimmer:
             self._orphan_files.remove()
         self.emit_trim(trimmed)
         rewritten = self._rewrite_straddling(waste_ratio)
-        self.on_dropped(False)
+        self.on_dropped()
         return TrimReport(
             trimmed.low_watermark,
             len(trimmed.segments),

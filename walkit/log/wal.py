@@ -73,6 +73,7 @@ def statistics_of(parts: LogParts) -> LogStatistics:
         log_bytes=sum(s.end_position - s.start_position for s in shown),
         unacked_records=driver.ack_limit.unacked_records,
         late_records=driver.ack_limit.late_records,
+        payload_dead_bytes=counters.payload_dead_bytes,
         poisoned=int(core.failure is not None),
     )
 
@@ -125,7 +126,7 @@ class WriteAheadLog(CursorApi):
         _open_logs.add(self)
 
     def payload_usage(self) -> PayloadUsage | None:
-        """Count what is live and dead in the payload log, in values and bytes; None without one. Reads both logs."""
+        """Count what is live and dead in the payload log, in values and bytes; None without one. Reads this log."""
         return self._usage()
 
     # -- appending

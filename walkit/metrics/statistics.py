@@ -67,6 +67,9 @@ class LogStatistics(_Metrics):
     late_records: int = _counter(
         "records", "records that replicas had not in time, so that their callers got CommitFailedError"
     )
+    payload_dead_bytes: int = _metric(
+        "bytes", "bytes of dead values in the payload log, as the last checkpoint, compaction or count found"
+    )
     poisoned: int = _metric("flag", "1 after a failed write or sync")
 
     @property

@@ -98,6 +98,13 @@ def reader_at(
     return LogReader(log_at(place), events, open_payloads=payload_source, payload_log=payload_log)
 
 
+def location_of(place: Any) -> str:
+    """Return the location of a log at a place, without opening it."""
+    if is_object_url(place):
+        return str(place)
+    return getattr(place, "location", None) or storage_at(place).location
+
+
 def payload_source(place: AnyPlace) -> PayloadSource:
     """Open a payload log for reading, in a folder or on object storage."""
     return source_of(LogReader(log_at(place)))
@@ -192,12 +199,7 @@ def writer_at(
     if values is not None:
         from walkit.links.linking import link, require_another
 
-        own = (
-            values
-            if is_object_url(values)
-            else getattr(values, "location", None) or storage_at(values).location
-        )
-        require_another(place.location, own)
+        require_another(place.location, location_of(values))
     if object_store_of(place) is None:
         log = open_writer(cast(Storage, place), mode, options, events, progress, ports)
     else:
@@ -218,7 +220,7 @@ def writer_at(
             return writer_at(values, None, None, "a", options, None, None, ports)
 
         try:
-            link(log, open_payload_log, payload_source)
+            link(log, location_of(values), open_payload_log, payload_source)
         except BaseException:
             log.close()
             raise

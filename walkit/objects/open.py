@@ -32,7 +32,7 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.live_log import Lifetime
-from walkit.log.parts import LogParts, core_of, upkeep_of
+from walkit.log.parts import LogParts, core_of, driver_of, parts_of, upkeep_of
 from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.folder import ObjectFolder
@@ -232,7 +232,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
         storage=folder, vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end
     )
     upkeep = upkeep_of(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
-    driver = upkeep.driver(core, sink, name)
+    driver = driver_of(upkeep, core, sink, name)
     save = _saver(vouched, driver.poison)
     maintenance.every(SAVE_S, save, "seal")
     sink.save_soon = lambda: maintenance.submit("seal", save)
@@ -240,7 +240,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     sink.segment_begun = files.begun
     if sweeper.is_behind:
         maintenance.submit("retain", partial(sweep, sweeper))
-    return upkeep.parts(core, driver, ports)
+    return parts_of(upkeep, core, driver, ports)
 
 
 def sweep(sweeper: Sweeper) -> None:

@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from dataclasses import replace
 from typing import Final
 
+from walkit.commit.ports import Owner
 from walkit.errors import (
     LogExhaustedError,
     LogExistsError,
@@ -73,7 +74,7 @@ class Opening:
         mode: str = "a",
         window: int = 1,
         progress: Progress | None = None,
-        owner: tuple[int, int] | None = None,
+        owner: Owner | None = None,
     ) -> None:
         self.reads, self.bulks = reads, reads.bulks()
         self.location = reads.store.location
@@ -116,7 +117,9 @@ class Opening:
                 raise damaged(MANIFEST_KEY, f"is missing, and {others[0]} is there", "the manifest", None)
         if found is None:
             new = Manifest(log_id=secrets.randbits(64) | 1, created_us=wall_us())
-            new, data = encoded(new, self.epoch_id, {"object": 0, "opening": [], **owner_facts(self.owner)})
+            new, data = encoded(
+                new, self.epoch_id, {"object": 0, "opening": [], **owner_facts(self.owner, self.location)}
+            )
             tag = put_own(self.reads, MANIFEST_KEY, data, None)
             self.created = tag is not None
             found = self.reads.find(MANIFEST_KEY) if tag is None else ObjectBytes(data, tag)

@@ -55,8 +55,14 @@ def names_of(manifest: Manifest, location: str) -> dict[int, str]:
     return {int(log_id, 16): place_beside(location, place) for log_id, place in named.items()}
 
 
+def is_in_lineage(link: Link, payload_log: Manifest) -> bool:
+    """Say whether the epoch of a link is the one that has written its LSN to this payload log."""
+    epochs = [e.id for e in payload_log.lineage if e.first_lsn <= link.lsn]
+    return link.log_id == payload_log.log_id and epochs[-1:] == [link.epoch_id]
+
+
 class PayloadUsage(NamedTuple):
-    """The space of a payload log, in bytes of values; dead values are freed with those before them."""
+    """The space of a payload log; dead values are freed with those before them."""
 
     floor_lsn: int
     """The payload log is freed up to here."""
@@ -66,6 +72,7 @@ class PayloadUsage(NamedTuple):
     dead: int
     """Values after the floor that nothing has: of superseded, withdrawn and failed records."""
     dead_bytes: int
+    """About the bytes that dead values occupy: all of the payload log but live values; 0 if none is dead."""
 
 
 class _Wanted(NamedTuple):
@@ -153,7 +160,8 @@ class Payloads:
                 self._views.pop(log_id, None)
             is_gone = isinstance(error, GapError | CorruptionError)
             kind = PayloadGoneError if is_gone else PayloadUnreachableError
-            raise self._error(kind, run[0], str(error)) from error
+            lost = next(each for each in run if each.row not in found)
+            raise self._error(kind, lost, str(error)) from error
         for each in run:
             if each.row not in found:
                 raise self._error(PayloadGoneError, each, "its LSN is not in the payload log")
@@ -189,8 +197,7 @@ class Payloads:
 
     def _checked(self, wanted: _Wanted, record: Record, manifest: Manifest) -> bytes:
         link, value = wanted.link, record.value
-        epochs = [e.id for e in manifest.lineage if e.first_lsn <= record.lsn]
-        if epochs[-1:] != [link.epoch_id]:
+        if not is_in_lineage(link, manifest):
             raise self._error(PayloadGoneError, wanted, "another epoch has written this LSN")
         if value is None or len(value) != link.length or crc32c(value) != link.crc32c:
             raise self._error(PayloadGoneError, wanted, "the value has another length or checksum")

@@ -22,7 +22,7 @@ from walkit.replication.primary.server import Primary
 from walkit.replication.replica.follower import Replica
 from walkit.replication.replica.status import ReplicaStatus
 from walkit.replication.transport.tls import ClientTLS, ServerTLS
-from walkit.storage.address import Place
+from walkit.storage.address import AnyPlace, Place
 
 REPORT_S = 1.0
 REMIND_S = 30.0
@@ -76,6 +76,7 @@ def follow(
     rewind: bool = False,
     force_rewind: bool = False,
     insecure: bool = False,
+    payload_log: AnyPlace | None = None,
     show: Show | None = None,
 ) -> int:
     """Follow a primary into a folder, and print the status when it changes. Return 3 if replication has failed.
@@ -96,6 +97,7 @@ def follow(
             rewind=rewind or force_rewind,
             force_rewind=force_rewind,
             insecure=insecure,
+            payload_log=payload_log,
         ) as replica,
     ):
         return _report(over, replica, f"following {address} into {directory}", show)

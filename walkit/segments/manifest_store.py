@@ -18,6 +18,7 @@ from typing import Any, Protocol
 
 from walkit._internal.locks import once
 from walkit._internal.text import counted
+from walkit.commit.ports import Owner
 from walkit.errors import (
     CorruptionError,
     LogClosedError,
@@ -659,13 +660,20 @@ def shared_facts(extra: Mapping[str, Any]) -> dict[str, Any]:
     return {name: fact for name, fact in extra.items() if name != PAYLOAD_KEY}
 
 
-def check_owner(manifest: Manifest, location: str, owner: tuple[int, int] | None) -> None:
-    """Refuse the payload log of another log, and for an owner an ordinary log: LogOwnedError."""
+def check_owner(manifest: Manifest, location: str, owner: Owner | None) -> None:
+    """Refuse the payload log of another log, and for an owner an ordinary log: LogOwnedError.
+
+    LogNotFoundError for an owner that has another payload log.
+    """
     stored = manifest.extra.get(OWNER_KEY)
-    if stored != (None if owner is None else list(owner)):
+    if stored != (None if owner is None else list(owner[:2])):
         raise LogOwnedError(location, stored[0] if stored else None)
+    if owner is not None and owner.payload_log_id not in (0, manifest.log_id):
+        owner_facts(owner, location)
 
 
-def owner_facts(owner: tuple[int, int] | None) -> dict[str, list[int]]:
-    """Return the facts of a new manifest that name its owner."""
-    return {} if owner is None else {OWNER_KEY: list(owner)}
+def owner_facts(owner: Owner | None, location: str) -> dict[str, list[int]]:
+    """Return the facts of a new manifest that name its owner. LogNotFoundError if the owner has a payload log there."""
+    if owner is not None and owner.payload_log_id:
+        raise LogNotFoundError(location, f"it was the place of payload log {owner.payload_log_id:016x}")
+    return {} if owner is None else {OWNER_KEY: list(owner[:2])}

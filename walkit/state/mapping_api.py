@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar, overload
 
 import pyarrow as pa
 
 from walkit._internal.locks import STATE, alone
+from walkit.errors import PayloadGoneError
 from walkit.log.validate import as_bytes
 from walkit.read.read_api import ReadApi
 from walkit.record import Batch, Link, LinkBytes
@@ -16,6 +17,7 @@ from walkit.state.applier import Follower
 from walkit.state.table import KeyedTable, checksum_of, table_of
 
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class MappingApi(ABC):
@@ -41,17 +43,37 @@ class MappingApi(ABC):
         self._see_acknowledged()
         key = key if type(key) is bytes else as_bytes(key, "key")
         value = self._table.get(key, default)
-        return value if type(value) is not LinkBytes else self._fetched(key, value)
+        return (
+            value
+            if type(value) is not LinkBytes
+            else self._fetched(key, lambda: self._table.get(key, default))
+        )
 
     def __getitem__(self, key: Any) -> bytes | None:
         self._see_acknowledged()
         key = key if type(key) is bytes else as_bytes(key, "key")
         value = self._table[key]
-        return value if type(value) is not LinkBytes else self._fetched(key, value)
+        return value if type(value) is not LinkBytes else self._fetched(key, lambda: self._table[key])
 
-    def _fetched(self, key: bytes, value: LinkBytes) -> bytes:
-        """Return the value of a link, from its payload log."""
-        return self._values_log().payloads.value(self._table.lsn_of(key) or 0, Link.decode(value))
+    def _fetched(self, key: bytes, look: Callable[[], Any]) -> Any:
+        """Return the value of a key whose table entry is a link, from its payload log."""
+
+        def resolve(value: Any) -> Any:
+            if type(value) is not LinkBytes:
+                return value
+            return self._values_log().payloads.value(self._table.lsn_of(key) or 0, Link.decode(value))
+
+        return self._resolved(look, resolve)
+
+    def _resolved(self, look: Callable[[], T], resolve: Callable[[T], U]) -> U:
+        """Return what `look` returns, resolved; once more if a value has been freed, as its key was written again."""
+        while True:
+            looked = look()
+            try:
+                return resolve(looked)
+            except PayloadGoneError as error:
+                if error.link is None or Link(*error.link).encode() in self._copy().values():
+                    raise
 
     def _values_log(self) -> ReadApi:
         """Return the log whose payload logs have the values of links."""
@@ -82,20 +104,26 @@ class MappingApi(ABC):
 
     def items(self) -> list[tuple[bytes, bytes | None]]:
         """Return the live keys of one moment with their values, in order of keys."""
-        found = self._copy()
-        linked = [(key, value) for key, value in found.items() if type(value) is LinkBytes]
-        if linked:
-            lsns = [self._table.lsn_of(key) or 0 for key, _ in linked]
-            values = self._values_log().payloads.values(lsns, [Link.decode(value) for _, value in linked])
-            found.update(zip((key for key, _ in linked), values, strict=True))
-        return sorted(found.items())
+
+        def resolve(found: dict[bytes, bytes | None]) -> list[tuple[bytes, bytes | None]]:
+            linked = [(key, value) for key, value in found.items() if type(value) is LinkBytes]
+            if linked:
+                lsns = [self._table.lsn_of(key) or 0 for key, _ in linked]
+                values = self._values_log().payloads.values(lsns, [Link.decode(value) for _, value in linked])
+                found.update(zip((key for key, _ in linked), values, strict=True))
+            return sorted(found.items())
+
+        return self._resolved(self._copy, resolve)
 
     def to_arrow(self) -> pa.Table:
         """Return the state of one moment: key, value, and the LSN of the record that set it; in order of keys."""
-        table = table_of(self._image())
-        if "kind" not in table.column_names:
-            return table
-        return self._values_log().payloads.with_values(table).drop_columns("kind")
+
+        def resolve(table: pa.Table) -> pa.Table:
+            if "kind" not in table.column_names:
+                return table
+            return self._values_log().payloads.with_values(table).drop_columns("kind")
+
+        return self._resolved(lambda: table_of(self._image()), resolve)
 
     def checksum(self) -> int:
         """Return 64 bits that are equal for equal keys and values, by any history."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from typing import Any, TypeAlias, cast
 
 from walkit._internal.arguments import as_lsn
@@ -25,9 +26,9 @@ from walkit.log.live_log import Lifetime, LogMarks
 from walkit.log.parts import Upkeep
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
-from walkit.objects.entrance import object_store_of, payload_source
+from walkit.objects.entrance import location_of, object_store_of, payload_source
 from walkit.read.claim import LEASE_S_DEFAULT, Claim
-from walkit.read.payloads import LOGS_KEY
+from walkit.read.payloads import LOGS_KEY, names_of
 from walkit.read.read_api import ReadApi, resolved
 from walkit.read.view import LogView
 from walkit.record import Record
@@ -118,11 +119,19 @@ class ImportedLog(ReadApi):
         )
 
     def name_payload_log(self, place: AnyPlace) -> None:
-        """Name this payload log in the manifest when the log is adopted. Raises the errors of opening it."""
+        """Name this payload log in the manifest, now or when the log is adopted. Raises the errors of opening it.
+
+        One that the manifest names already is not opened.
+        """
+        named = names_of(self.manifest, self.location)
+        if location_of(place) in named.values():
+            return
         source = payload_source(place)
-        log_id = source.now()[0].manifest.log_id
-        self._facts = {LOGS_KEY: {f"{log_id:016x}": source.location}}
-        source.close()
+        with closing(source):
+            named[source.now()[0].manifest.log_id] = source.location
+        self._facts = {LOGS_KEY: {f"{log_id:016x}": where for log_id, where in named.items()}}
+        if self.adopted:
+            self.manifest_store.note(self._facts)
 
     def reopen(self) -> None:
         """Close this log and open the gathered one in its place; by the importing thread.

@@ -145,6 +145,11 @@ class ObjectImporter:
             self._save(self.current.lineage)
         return True
 
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """See Manifests."""
+        self.current = replace(self.current, extra={**self.current.extra, **facts})
+        self._save(self.current.lineage)
+
     def import_run(self, run: FrameRun, lineage: tuple[EpochRecord, ...]) -> LogEnd:
         """Put frames that follow the end of this log, as one bulk; durable on return. Returns the new end.
 

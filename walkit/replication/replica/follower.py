@@ -58,8 +58,9 @@ class Replica:
     log and store are closed then, even if they are still referred to. An interrupt (Ctrl-C) of opening leaves the lock
     free, and one of `start` leaves the replica running or not started.
 
-    `payload_log` is where the values of links are. A new replica names it in its manifest for its readers, and raises
-    the errors of opening it. Without it values of links raise PayloadUnreachableError; everything else is as usual.
+    `payload_log` is where the values of links are. The replica names it in its manifest, for its readers and for its
+    time after a promotion, and raises the errors of opening it. Without it values of links raise
+    PayloadUnreachableError; everything else is as usual.
 
     With `tls` the primary has to show a certificate that it names; `token` is sent with each call. Without TLS
     it goes in the clear: off loopback that is refused, unless with `insecure`. If the primary refuses either, the

@@ -62,7 +62,7 @@ class ReplicaOpening:
         again, watchers = (None, None) if before is None else (before.folder, before.watchers)
         log = ImportedLog(self.storage, self.options, self.events, again, watchers, self.payload_log)
         try:
-            if self.payload_log is not None and not log.adopted:
+            if self.payload_log is not None:
                 log.name_payload_log(self.payload_log)
             if new_identity and not log.keep_identity(""):
                 drop_identity(log.storage)  # with the writer's lock: no other replica is in this folder
