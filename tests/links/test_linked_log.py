@@ -170,6 +170,8 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
         walkit.open(tmp_path / "log", options=linked(tmp_path / "x" / ".." / "log"))
     with pytest.raises(walkit.OptionsError):
         walkit.open(tmp_path / "log", payload_log=place)
+    with pytest.raises(walkit.OptionsError, match="payload_log=7"):
+        walkit.open(tmp_path / "log", options=linked(7))
     assert not list(tmp_path.iterdir())
 
 
@@ -178,7 +180,7 @@ def test_what_neither_log_can_take_is_refused() -> None:
     payloads = CrashingStorage()
     options = replace(linked(payloads), queue_bytes_max=2 * VALUE_BYTES_MAX)
     with walkit.open(storage=CrashingStorage(), options=options) as log:
-        log.append(bytes(1 << 20))  # beyond a frame of the log
+        log.append(bytes(VALUE_BYTES_MAX))  # beyond a frame of the log
         with pytest.raises(walkit.RecordTooLargeError):
             log.append(bytes(VALUE_BYTES_MAX + 1))
         with pytest.raises(walkit.RecordTooLargeError):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import shutil
 import threading
 import time
 from pathlib import Path
@@ -74,6 +76,69 @@ def test_full_payload_log_refuses_its_record_alone() -> None:
         payloads.clear()
         log.append(value_of(2))
         assert values(log) == [b"small", value_of(2)]
+
+
+@pytest.mark.parametrize("prefix", ["", "objects:"])
+def test_payload_log_that_is_away_is_never_made_again(tmp_path: Path, prefix: str) -> None:
+    """Goal: no link names a payload log that is gone. Method: move it away under an open log, and before an opening."""
+    place, away = tmp_path / "payloads", tmp_path / "away"
+    options = linked(f"{prefix}{place}", write_timeout_ms=700)
+    with walkit.open(tmp_path / "log", options=options, events=lambda *_: None) as log:
+        log.append(value_of(1))
+        place.rename(away)
+        refused = 0
+        for number in range(2, 5):
+            try:
+                log.append(value_of(number))
+            except walkit.PayloadUnreachableError:
+                refused += 1
+        acked = log.acked_lsn
+        assert refused == (3 if prefix else 0)
+    for _ in range(2):
+        with pytest.raises(walkit.LogNotFoundError, match="payload log"):
+            walkit.open(tmp_path / "log", options=options)
+    assert not list(place.rglob("manifest*"))
+    shutil.rmtree(place, ignore_errors=True)
+    away.rename(place)
+    with walkit.open(tmp_path / "log", options=options) as log:
+        log.append(value_of(9))
+        assert len(values(log)) == acked + 1
+
+
+def test_closing_does_not_wait_for_an_opening_that_hangs() -> None:
+    """Goal: `close` ends all waits of the writer. Method: a payload log that failed, and whose opening hangs."""
+    payloads = FaultyMemory()
+    options = linked(payloads, write_timeout_ms=300)
+    log = walkit.open(storage=CrashingStorage(), options=options, events=lambda *_: None)
+    outage(payloads)
+    hang = payloads.hang("lock", times=None)
+    with pytest.raises(walkit.PayloadUnreachableError):
+        log.append(value_of(1))
+    assert hang.entered.wait(30)
+    began = time.monotonic()
+    log.close()
+    assert time.monotonic() - began < 10
+    payloads.clear()
+
+
+def test_loop_of_a_task_never_fetches(tmp_path: Path) -> None:
+    """Goal: values are fetched on other threads than the event loop's. Method: note the threads that fetch."""
+    seen = set[threading.Thread]()
+
+    class Noting(Payloads):
+        def values(self, lsns, links):  # type: ignore[no-untyped-def]
+            seen.add(threading.current_thread())
+            return super().values(lsns, links)
+
+    async def work() -> list[bytes | None]:
+        async with walkit.open_async(tmp_path / "log", options=linked(tmp_path / "payloads")) as log:
+            for number in range(20):
+                await log.append(value_of(number))
+            log.log.payloads.__class__ = Noting
+            return [record.value async for record in log.read_async()]
+
+    assert asyncio.run(work()) == [value_of(n) for n in range(20)]
+    assert seen and threading.current_thread() not in seen
 
 
 def test_queue_of_values_is_bounded() -> None:
@@ -149,7 +214,9 @@ def test_gone_and_unreachable_values_have_two_errors(tmp_path: Path) -> None:
             with pytest.raises(walkit.PayloadGoneError) as gone:
                 reader.payloads.value(1, wrong)
             assert gone.value.lsn == 1 and gone.value.link == tuple(wrong)
-    segment = next(moved.glob("*.segment"))
+    with walkit.open(path, options=linked(moved)) as log:
+        log.append_many([value_of(2), value_of(3)])
+    segment = min(moved.glob("*.segment"))
     data = bytearray(segment.read_bytes())
     data[data.index(value_of(1)) + 9] ^= 1
     segment.write_bytes(data)
@@ -157,8 +224,10 @@ def test_gone_and_unreachable_values_have_two_errors(tmp_path: Path) -> None:
         walkit.open(path, mode="r", payload_log=moved) as reader,
         pytest.raises(walkit.PayloadGoneError) as gone,
     ):
-        values(reader)
-    assert isinstance(gone.value.__cause__, walkit.CorruptionError)
+        reader.to_arrow()
+    assert isinstance(gone.value.__cause__, walkit.CorruptionError) and gone.value.lsn == 1
+    with walkit.open(path, mode="r", payload_log=moved) as reader:
+        assert [r.value for r in reader if r.lsn != 1] == [b"small", value_of(2), value_of(3)]
 
 
 def test_one_lost_value_of_many_releases_the_others() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import signal
 import threading
 from collections.abc import Callable
@@ -15,8 +16,10 @@ import pytest
 import walkit
 from tests.links.made import OVER, linked, value_of
 from tests.support.logs import Child, tiny, values
+from walkit.log.validate import make_ticket
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
+from walkit.read.payloads import Payloads
 from walkit.read.read_api import ReadApi
 from walkit.replication import rewind
 
@@ -178,6 +181,63 @@ def test_payloads_of_withdrawn_records_are_dead_and_go_with_the_others() -> None
         assert log.statistics().payload_dead_bytes == usage.dead_bytes
         log.trim(1)
         assert floor_of(log) == 2
+
+
+def test_values_after_a_payload_log_went_back_stay(tmp_path: Path) -> None:
+    """Goal: links to lost payloads are not live, and later ones are. Method: put an older copy of the payloads back."""
+    place, path, copy = tmp_path / "payloads", tmp_path / "log", tmp_path / "copy"
+    for number in range(3):
+        with walkit.open(path, options=linked(place)) as log:
+            fill(log, 10 * number, 10)
+        if not number:
+            shutil.copytree(place, copy)
+        if number == 1:
+            shutil.rmtree(place)
+            copy.rename(place)
+    with walkit.open(path, options=linked(place)) as log:
+        log.trim(15)
+        assert floor_of(log) == 10 and log.payload_usage()[1:4] == (10, 60_000, 0)  # type: ignore[index]
+        assert [r.value for r in log.read(21)] == [value_of(n, 6000) for n in range(20, 30)]
+
+
+def test_withdrawn_and_forged_records_do_not_stop_freeing() -> None:
+    """Goal: a record withdrawn after its payload was written, or of kind 4 without a link, keeps nothing."""
+    storage, payloads = FaultyStorage(CrashingStorage()), CrashingStorage()
+    with walkit.open(storage=storage, options=linked(payloads)) as log:
+        log.append(b"first")
+        hang = storage.hang("synced_write", "*.segment")
+        waiting = log.submit(b"hangs")
+        assert hang.entered.wait(30)
+        with pytest.raises(walkit.AppendTimeoutError):
+            log.append(value_of(1), timeout=0.5)
+        hang.cancel()
+        waiting.result(30)
+        driver = log.parts.driver
+        assert driver.enqueue(make_ticket(driver, 1000, int(walkit.Kind.LINK), b"k", b"no link", None))
+        fill(log, 2, 2)
+        log.trim(3)
+        assert floor_of(log) == 1 and log.payload_usage()[1:4] == (2, 12_000, 0)  # type: ignore[index]
+
+
+@pytest.mark.parametrize("read", ["get", "items", "to_arrow"])
+def test_key_that_is_written_again_while_it_is_read_has_a_value(tmp_path: Path, read: str) -> None:
+    """Goal: a read of a Store never meets a value that a checkpoint freed. Method: free it within the read."""
+    with walkit.Store.open(tmp_path / "log", options=linked(tmp_path / "payloads")) as store:
+        store.put(b"k", value_of(1))
+
+        class Frees(Payloads):
+            def values(self, lsns: Any, links: Any) -> list[bytes]:
+                self.__class__ = Payloads  # type: ignore[assignment]
+                store.put(b"k", value_of(2))
+                store.checkpoint()
+                # As the reading of a dropped segment does.
+                raise walkit.PayloadGoneError("freed", location="", lsn=1, link=tuple(links[0]))
+
+        store.log.payloads.__class__ = Frees
+        found = {"get": store.get, "items": lambda _: dict(store.items())[b"k"]}.get(
+            read, lambda _: store.to_arrow()["value"][0].as_py()
+        )(b"k")
+        assert found == value_of(2) and type(store.log.payloads) is Payloads and floor_of(store.log) == 1
 
 
 def test_payload_of_a_record_after_a_hole_is_live() -> None:

@@ -46,7 +46,8 @@ def link(log: WriteAheadLog, payload_location: str, open_log: OpenPayloadLog, op
         key = secrets.randbits(63) | 1
         manifests.note({PAYLOAD_KEY: key})
     named, place = manifests.current.extra.get(LOGS_KEY, {}), stored_place(location, payload_location)
-    known = next((int(log_id, 16) for log_id, known in named.items() if known == place), 0)
+    places = names_of(manifests.current, location).items()
+    known = next((log_id for log_id, where in places if where == payload_location), 0)
     owner = Owner(manifests.current.log_id, key, known)
     payload_log = open_log(options, LogPorts(owner=owner))
     try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast, overload
 from walkit._internal.arguments import as_seconds, refuse
 from walkit.commit.ports import LogPorts
 from walkit.config import LogOptions
+from walkit.errors import OptionsError
 from walkit.events import EventCallback, EventSink
 from walkit.log.open import open_writer
 from walkit.log.wal import WriteAheadLog
@@ -199,6 +200,11 @@ def writer_at(
     if values is not None:
         from walkit.links.linking import link, require_another
 
+        if not is_object_url(values) and not hasattr(values, "put_if_absent"):
+            try:
+                values = storage_at(values)  # once: a relative path means another folder later
+            except OptionsError:
+                refuse("payload_log", values, "a path, a URL, a storage or an object store")
         require_another(place.location, location_of(values))
     if object_store_of(place) is None:
         log = open_writer(cast(Storage, place), mode, options, events, progress, ports)

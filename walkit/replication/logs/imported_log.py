@@ -123,13 +123,12 @@ class ImportedLog(ReadApi):
 
         One that the manifest names already is not opened.
         """
-        named = names_of(self.manifest, self.location)
-        if location_of(place) in named.values():
+        if location_of(place) in names_of(self.manifest, self.location).values():
             return
         source = payload_source(place)
         with closing(source):
-            named[source.now()[0].manifest.log_id] = source.location
-        self._facts = {LOGS_KEY: {f"{log_id:016x}": where for log_id, where in named.items()}}
+            named = {f"{source.now()[0].manifest.log_id:016x}": source.location}
+        self._facts = {LOGS_KEY: {**self.manifest.extra.get(LOGS_KEY, {}), **named}}
         if self.adopted:
             self.manifest_store.note(self._facts)
 
