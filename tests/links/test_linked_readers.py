@@ -83,6 +83,23 @@ def test_replica_reads_values_in_the_payload_log(tmp_path: Path, has_access: boo
         assert [r.value for r in log.read()][-2:] == [value_of(19), value_of(99)]
 
 
+@pytest.mark.parametrize("prefix", ["", "objects:"])
+def test_existing_replica_names_its_payload_log(tmp_path: Path, prefix: str) -> None:
+    """Goal: a replica that began without a payload log names it later. Method: restart it, away too, and promote it."""
+    payloads, own = tmp_path / "payloads", f"{prefix}{tmp_path / 'replica'}"
+    with Store.open(tmp_path / "log", options=linked(payloads)) as store, Primary(store) as primary:
+        for more in ({}, {"payload_log": payloads}):
+            with Replica(own, primary.address, backoff=quick(), **more) as replica:  # type: ignore[arg-type]
+                replica.wait_for(put_all(store), WAIT_S)
+        payloads.rename(tmp_path / "away")
+        with Replica(own, primary.address, backoff=quick(), payload_log=payloads) as replica:
+            assert replica.status().state != "failed", "what is named already is not opened"
+        (tmp_path / "away").rename(payloads)
+    promote(own)
+    with walkit.open(own, mode="r") as log:
+        assert [r.value for r in log.read(N + 1)] == [*WANTED.values()]
+
+
 @pytest.mark.parametrize("place", ["named", "given", "gone"])
 def test_delta_reader_reads_values_in_the_payload_log(tmp_path: Path, place: str) -> None:
     """Goal: a delta reader's state and records have the values, or say that they cannot. Method: move the payloads."""

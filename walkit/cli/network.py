@@ -97,7 +97,15 @@ def _as_json(status: ReplicaStatus | DeltaReaderStatus) -> str:
 
 def _follow_delta(args: argparse.Namespace) -> int:
     """Follow a log of this machine by delta poll."""
-    replicas = ("new_identity", "rewind", "force_rewind", "rejoin", "checkpoint_every", "codec", "payload_log")
+    replicas = (
+        "new_identity",
+        "rewind",
+        "force_rewind",
+        "rejoin",
+        "checkpoint_every",
+        "codec",
+        "payload_log",
+    )
     for option in replicas:
         if getattr(args, option) not in (None, False):
             name = option.replace("_", "-")

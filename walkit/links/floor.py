@@ -117,7 +117,7 @@ class PayloadFloor:
         found = map(lsn_of_name, view.storage.names())
         return sorted(lsn for lsn in found if lsn is not None)
 
-    def _links_of(self, snapshot_lsn: int) -> Iterator[tuple[int, Link]]:
+    def _links_of(self, snapshot_lsn: int) -> Generator[tuple[int, Link]]:
         with closing(self._parts.storage.open(snapshot_name(snapshot_lsn), "read")) as file:
             yield from links_in(read_frames(file, read_header(file)), self._manifest())
 

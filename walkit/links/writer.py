@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -112,6 +112,12 @@ def linked(columns: Columns, held: Held, links: list[Link]) -> Columns:
         kinds[row] = kinds[row] & ~KIND_MASK | LINK
         values[row] = link.encode()
     return Columns(columns.count, kinds, columns.keys, values, columns.timestamps)
+
+
+def close_opened(opening: Future[WriteAheadLog]) -> None:
+    """Close the log of an opening that nobody waits for."""
+    if opening.exception() is None:
+        opening.result().close()
 
 
 class PayloadWriter:
@@ -289,7 +295,7 @@ class PayloadWriter:
         while not wait([opening], RETRY_S).done:
             self._refuse_late(WaitTimeoutError("the payload log did not answer in time"))
             if self._closing.is_set():
-                opening.add_done_callback(lambda opened: opened.exception() or opened.result().close())
+                opening.add_done_callback(close_opened)
                 raise LogClosedError(f"the log at {self.location} is closed")
         self.log = opening.result()
         return self.log

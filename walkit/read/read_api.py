@@ -120,7 +120,7 @@ class ReadApi(ABC):
         gives the reason if some are lost. Logs that an opening refuses are read, too. OptionsError for other words.
 
         A value that is kept in a payload log is fetched when `record.value` is first used: PayloadGoneError or
-        PayloadUnreachableError then. With `resolve="link"` such a record has kind link, and `record.link`.
+        PayloadUnreachableError then. With `resolve="link"`, and with `damaged`, such a record has kind link.
         """
         check_choice(resolve, ("value", "link"), "resolve")
         if damaged is not None:
