@@ -413,6 +413,36 @@ def test_no_power_cut_over_both_logs_loses_a_value_or_frees_one_under_a_live_lin
     assert looked > 150 and read > 1000 and film.images[-1][4] == 56
 
 
+def test_no_power_cut_over_a_store_and_its_payload_log_frees_a_live_value() -> None:
+    """Goal: the same with snapshots and compaction. Method: film a Store; state, log and floor of images."""
+    film, looked = Film(), 0
+    quiet: Any = {"events": lambda *_: None}
+    with walkit.Store.open(storage=film.log, options=linked(film.payloads), **quiet) as store:
+        for number in range(1, 41):
+            store.put(b"%d" % (number % 4 if number > 1 else 9), value_of(number, 6000))
+            film.acked = number
+            if number % 8 == 0:
+                store.checkpoint()
+                store.compact()
+        assert floor_of(store.log) == 0, "key 9 is live"
+        store.delete(b"9")
+        store.checkpoint()
+        store.checkpoint()
+    for moment, image, payloads, acked, _ in film.images[::3]:
+        if not acked:
+            continue
+        with walkit.open(storage=image, mode="r") as log, walkit.open(storage=payloads, mode="r") as kept:
+            linked_to = [r.link.lsn for r in log.read(resolve="link") if r.link]
+            assert min(linked_to, default=1 << 60) >= kept.first_lsn, moment
+        with walkit.Store.open(storage=image, options=linked(payloads), **quiet) as opened:
+            state = dict(opened.items())
+        for key, value in state.items():
+            newest = [n for n in range(2, acked + 2) if n % 4 == int(key)] if key != b"9" else [1]
+            assert value in [value_of(n, 6000) for n in newest[-2:]], moment
+        looked += 1
+    assert looked > 40
+
+
 def test_killed_writers_lose_no_acknowledged_value(tmp_path: Path) -> None:
     """Goal: kill -9 leaves each acknowledged link with its value. Method: a process that appends and trims."""
     script = """

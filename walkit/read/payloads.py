@@ -180,7 +180,7 @@ class Payloads:
         return known[0]
 
     def _opened(self, wanted: _Wanted) -> PayloadSource:
-        log_id, why = wanted.link.log_id, "no place of it is known"
+        log_id, why = wanted.link.log_id, list[str]()
         cause: WalkitError | None = None
         for place in (self._given, self._named().get(log_id)):
             if place is None or self._open is None:
@@ -190,10 +190,13 @@ class Payloads:
                 if source.now()[0].manifest.log_id == log_id:
                     return source
                 source.close()
-                why = f"another log is at {source.location}"
+                why.append(f"another log is at {source.location}")
             except WalkitError as error:
-                cause, why = error, str(error)
-        raise self._error(PayloadUnreachableError, wanted, why) from cause
+                cause = cause or error
+                why.append(str(error))
+        raise self._error(
+            PayloadUnreachableError, wanted, "; ".join(why) or "no place of it is known"
+        ) from cause
 
     def _checked(self, wanted: _Wanted, record: Record, manifest: Manifest) -> bytes:
         link, value = wanted.link, record.value

@@ -126,7 +126,10 @@ class MappingApi(ABC):
         return self._resolved(lambda: table_of(self._image()), resolve)
 
     def checksum(self) -> int:
-        """Return 64 bits that are equal for equal keys and values, by any history."""
+        """Return 64 bits that are equal for equal keys and values, by any history.
+
+        A value in a payload log counts by its length and CRC-32C, so not as the same value in the log.
+        """
         return checksum_of(self._image())
 
     def _dated(self) -> tuple[int, pa.Table]:
