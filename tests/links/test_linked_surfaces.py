@@ -18,9 +18,8 @@ from walkit.objects import payload_check
 from walkit.read.payloads import Payloads
 from walkit.record import Link
 from walkit.store import Store
-from walkit.views.frame_pages import frame_around
-from walkit.views.frame_search import find_key, find_lsn
-from walkit.views.inspector_rows import hit_rows, records_html
+from walkit.views.frame_pages import find_key, find_lsn, frame_around
+from walkit.views.inspector_parts import hit_rows, records_html
 from walkit.views.jobs import Job
 from walkit.views.log_outline import outline_of
 

@@ -77,7 +77,8 @@ class View(pn.viewable.Viewer):
 
     def __panel__(self) -> pn.viewable.Viewable:
         """Return the shown parts."""
-        return self._layout
+        layout: pn.viewable.Viewable = self._layout
+        return layout
 
 
 FOCUS_CSS = """

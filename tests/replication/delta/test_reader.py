@@ -530,11 +530,10 @@ def test_bad_arguments_are_refused_before_anything_is_written(tmp_path: Path) ->
         {"checkpoint": tmp_path / "log"},
         {"limits": 4},
     ]
+    usual: dict[str, Any] = {"source": "127.0.0.1:1", "checkpoint": tmp_path / "own"}
     for facts in wrong:
         with pytest.raises(OptionsError):
-            DeltaReader(
-                tmp_path / "log", **({"source": "127.0.0.1:1", "checkpoint": tmp_path / "own"} | facts)
-            )
+            DeltaReader(tmp_path / "log", **{**usual, **facts})
     assert not (tmp_path / "own").exists()
     assert sorted(p.name for p in (tmp_path / "log").iterdir()) == names
     walkit.open(tmp_path / "loose", options=walkit.LogOptions(durability="none")).close()
