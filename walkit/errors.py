@@ -124,13 +124,15 @@ class RecordTooLargeError(WalkitError, ValueError):
         *,
         records: int | None = None,
         limit_records: int | None = None,
+        is_fixed: bool = False,
     ) -> None:
+        """With `is_fixed` no option raises the limit."""
+        remedy = "Split it"
         if records is None:
             limits = f"needs {size_bytes:,} bytes in its frame and the limit is {limit_bytes:,}"
-            remedy = "Split it, or open the log with a larger frame_bytes_max"
+            remedy += "" if is_fixed else ", or open the log with a larger frame_bytes_max"
         else:
             limits = f"has {records:,} records and the limit of a frame is {limit_records:,}"
-            remedy = "Split it"
         super().__init__(f"the {what} {limits}; nothing was written. {remedy}")
         self.size_bytes, self.limit_bytes, self.what = size_bytes, limit_bytes, what
         self.records, self.limit_records = records, limit_records

@@ -181,8 +181,9 @@ def test_what_neither_log_can_take_is_refused() -> None:
     options = replace(linked(payloads), queue_bytes_max=2 * VALUE_BYTES_MAX)
     with walkit.open(storage=CrashingStorage(), options=options) as log:
         log.append(bytes(VALUE_BYTES_MAX))  # beyond a frame of the log
-        with pytest.raises(walkit.RecordTooLargeError):
+        with pytest.raises(walkit.RecordTooLargeError) as caught:
             log.append(bytes(VALUE_BYTES_MAX + 1))
+        assert caught.value.limit_bytes == VALUE_BYTES_MAX and "frame_bytes_max" not in str(caught.value)
         with pytest.raises(walkit.RecordTooLargeError):
             log.append(value_of(1), key=bytes(9000))
         tx = log.transaction().__enter__()

@@ -201,7 +201,7 @@ class PayloadWriter:
             rows = [row for row, value in enumerate(values) if len(value) > self._over]
             largest = max(len(values[row]) for row in rows)
             if largest > VALUE_BYTES_MAX:
-                raise RecordTooLargeError(largest, VALUE_BYTES_MAX, "value")
+                raise RecordTooLargeError(largest, VALUE_BYTES_MAX, "value", is_fixed=True)
             size -= sum(len(values[row]) - LINK_BYTES for row in rows)
             held = Held(values, rows, time.monotonic() + self._timeout_s, size)
         if size > self._limit_bytes:
