@@ -168,6 +168,10 @@ def test_options_that_cannot_be_are_refused(tmp_path: Path) -> None:
         tiny(link_over=8192, payload_log=place)
     with pytest.raises(walkit.OptionsError, match="own"):
         walkit.open(tmp_path / "log", options=linked(tmp_path / "x" / ".." / "log"))
+    for bad_place in (7, "", "s3://user:secret@bucket/folder", "http://user:secret@host/folder"):
+        with pytest.raises(walkit.OptionsError, match=r"^payload_log=") as caught:
+            walkit.open(tmp_path / "log", options=linked(bad_place))
+        assert "secret" not in str(caught.value)
     with pytest.raises(walkit.OptionsError):
         walkit.open(tmp_path / "log", payload_log=place)
     with pytest.raises(walkit.OptionsError, match="payload_log=7"):

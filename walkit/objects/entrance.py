@@ -200,11 +200,15 @@ def writer_at(
     if values is not None:
         from walkit.links.linking import link, require_another
 
-        if not is_object_url(values) and not hasattr(values, "put_if_absent"):
-            try:
+        try:
+            if is_object_url(values):
+                open_store(values).close()  # makes no request
+            elif not hasattr(values, "put_if_absent"):
                 values = storage_at(values)  # once: a relative path means another folder later
-            except OptionsError:
-                refuse("payload_log", values, "a path, a URL, a storage or an object store")
+        except OptionsError:
+            # A URL may have a password in it.
+            shown = f"{values.partition(':')[0]}:..." if isinstance(values, str) and ":" in values else values
+            refuse("payload_log", shown, "a path, a URL without credentials, a storage or an object store")
         require_another(place.location, location_of(values))
     if object_store_of(place) is None:
         log = open_writer(cast(Storage, place), mode, options, events, progress, ports)
