@@ -94,6 +94,14 @@ def test_log_on_object_storage_has_a_payload_log_too(tmp_path: Path) -> None:
         assert values(reader) == [value_of(n) for n in range(3, 7)]
 
 
+def test_payload_log_in_memory_is_found_by_its_name() -> None:
+    """Goal: a log in memory names its payload log in memory. Method: read by a reader that gets no place."""
+    with walkit.open("memory://linked", options=linked("memory://linked-payloads")) as log:
+        log.append(value_of(1))
+        with walkit.open("memory://linked", mode="r") as reader:
+            assert values(reader) == [value_of(1)]
+
+
 def test_dropped_log_closes_its_payload_log(tmp_path: Path) -> None:
     """Goal: nothing of the writer keeps a dropped log. Method: drop one, then open it again."""
     options = linked(tmp_path / "payloads")

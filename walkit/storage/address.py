@@ -41,7 +41,7 @@ def storage_at(place: Place) -> Storage:
     if path.startswith("memory://"):
         from walkit.storage.memory import MemoryStorage
 
-        return _memories.setdefault(path, MemoryStorage())
+        return _memories.setdefault(path, MemoryStorage(path))
     if path.startswith("file://"):
         path = path[len("file://") :]
     elif "://" in path or path.startswith("objects:"):

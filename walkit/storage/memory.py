@@ -266,8 +266,8 @@ class NameTable(Protocol):
 class MemoryStorage:
     """A folder of files in memory: see `walkit.storage.Storage`. Holes take memory up to the last byte written."""
 
-    def __init__(self) -> None:
-        self._location = f"memory://{next(_numbers)}"
+    def __init__(self, location: str | None = None) -> None:
+        self._location = location or f"memory://{next(_numbers)}"
         # Guards the names, the bytes of all files and the locks of this storage. Taken last: every call is one step
         # under it.
         self._guard: Any = threading.RLock()
