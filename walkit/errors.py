@@ -558,7 +558,7 @@ class GapError(WalkitError):
 class LogOwnedError(WalkitError):
     """A log cannot be opened for writing like this: it is the payload log of another log, or an ordinary log.
 
-    `owner` is the id of the log that it belongs to; None for a log that belongs to none. Nothing was changed.
+    `owner` is the id of the log that it belongs to; None for a log that belongs to none. It was not changed.
     """
 
     code = "log-owned"
@@ -568,7 +568,7 @@ class LogOwnedError(WalkitError):
             what = "is an ordinary log; give payload_log a new place"
         else:
             what = f"is the payload log of log {owner:016x}, which alone writes to it"
-        super().__init__(f"{path} {what}. Nothing was changed")
+        super().__init__(f"{path} {what}. It was not changed")
         self.path, self.owner = path, owner
 
 
