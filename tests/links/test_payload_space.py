@@ -85,10 +85,9 @@ def test_a_copy_of_the_log_reads_the_payload_log_and_frees_nothing(tmp_path: Pat
         assert floor_of(log) == 0 and len(values(log)) == 40
 
 
-def rebuilt(folder: Path) -> Path:
+def rebuilt(folder: Path) -> None:
     (folder / "manifest").unlink()
     walkit.repair(folder, policy="salvage")
-    return folder
 
 
 def damaged(folder: Path) -> Path:
@@ -99,20 +98,14 @@ def damaged(folder: Path) -> Path:
     return folder
 
 
-def salvaged(objects: Path, folder: Path) -> Path:
-    walkit.salvage(f"objects:{objects}", folder)
-    return folder
-
-
 AFTERWARDS: dict[str, tuple[bool, Callable[[Path, Path], object]]] = {
     "repair": (True, lambda log, place: walkit.repair(log)),
     "salvage": (True, lambda log, place: walkit.repair(damaged(log), policy="salvage")),
     "rewind": (True, lambda log, place: rewind(log, 18)),
     "manifest rebuilt": (False, lambda log, place: rebuilt(log)),
     "payload manifest rebuilt": (False, lambda log, place: rebuilt(place)),
-    "objects salvaged": (False, lambda log, place: salvaged(log, log.with_name("of objects"))),
+    "objects salvaged": (False, lambda log, place: walkit.salvage(f"objects:{log}", log.with_name("new"))),
 }
-"""The event, and whether the log owns its payload log afterwards."""
 
 
 @pytest.mark.parametrize("event", AFTERWARDS)
@@ -125,7 +118,7 @@ def test_owner_after_an_event_frees_and_every_other_log_frees_nothing(tmp_path: 
     ) as log:
         fill(log, 0, 20)
     happen(path, place)
-    path = path.with_name("of objects") if event == "objects salvaged" else path
+    path = tmp_path / "new" if event.startswith("objects") else path
     with walkit.open(path, mode="r", payload_log=place) as reader:
         found = values(reader)
         assert found == [value_of(n, 6000) for n in range(len(found))] and len(found) >= 17
@@ -236,9 +229,9 @@ def test_key_that_is_written_again_while_it_is_read_has_a_value(tmp_path: Path, 
                 raise walkit.PayloadGoneError("freed", location="", lsn=1, link=tuple(links[0]))
 
         store.log.payloads.__class__ = Frees
-        reads: dict[str, Callable[[], Any]] = {
+        reads: dict[str, Callable[[], object]] = {
             "get": lambda: store.get(b"k"),
-            "items": lambda: dict(store.items())[b"k"],
+            "items": lambda: store.items()[0][1],
             "to_arrow": lambda: store.to_arrow().to_pylist()[0]["value"],
         }
         found = reads[read]()

@@ -120,7 +120,7 @@ def test_a_log_made_by_another_thread_meanwhile_is_not_new(monkeypatch: pytest.M
     storage = CrashingStorage()
     look = open_module._require_a_log
 
-    def and_then_somebody_is_quicker(place: Any, mode: str, owner: None) -> ManifestFile | None:
+    def and_then_somebody_is_quicker(place: Any, mode: str, owner: Any) -> ManifestFile | None:
         existed = look(place, mode, owner)
         if mode == "x":
             with walkit.open(storage=storage) as quicker:

@@ -115,7 +115,7 @@ def linked(columns: Columns, held: Held, links: list[Link]) -> Columns:
 
 
 def close_opened(opening: Future[WriteAheadLog]) -> None:
-    """Close the log of an opening that nobody waits for."""
+    """Close the log of an opening whose caller has left."""
     if opening.exception() is None:
         opening.result().close()
 

@@ -119,14 +119,14 @@ class AsyncLog:
 def _taken(records: Iterator[Record | None]) -> list[Record | None]:
     """Return the next records, up to a None, which comes after the newest one; [] at the end.
 
-    Values in payload logs are fetched here, and not where they are used.
+    Values in payload logs are fetched here, so using them does not block the loop.
     """
     chunk, size = list[Record | None](), 0
     for record in records:
         chunk.append(record)
         if isinstance(record, LinkedRecord):
             size += record.link.length
-            with suppress(PayloadError):  # it is raised where the value is used
+            with suppress(PayloadError):  # using the value raises it
                 _ = record.value
         if record is None or len(chunk) == CHUNK_RECORDS or size > CHUNK_BYTES:
             break
