@@ -57,6 +57,7 @@ GIVEN: dict[str, Callable[[], Any]] = {
     "policy": lambda: "prefix",
     "payload_log": none,
     "resolve": lambda: "link",
+    "payloads": lambda: True,
     "records": lambda: pa.table({"value": [b"v"]}),
     "time": lambda: datetime(2026, 1, 1, tzinfo=UTC),
     "timestamp": lambda: 1,

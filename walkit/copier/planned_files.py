@@ -31,7 +31,7 @@ class PlannedFiles:
 
         `look` returns the part on stable storage. Snapshots beyond its end are left out. Segments that `covered_lsn`, a
         snapshot's, covers wholly are left out, too, and without `payload_places` the manifest's facts of its own
-        folder. These name each payload log at its place there, or where it is. Raises the errors of `plan_segments`
+        folder. These have the new places of payload logs. Raises the errors of `plan_segments`
         and `look`; the files are closed then.
         """
         self._file: StorageFile | None = None

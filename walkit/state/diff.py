@@ -113,7 +113,7 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
     back as the log holds states. A table has no deletions. A Store's deletions are searched in its log, which is read
     only if a key needs it.
 
-    In memory: both states, and the reading of one batch. Of the values in payload logs these are those of keys that
+    In memory: both states, and the reading of one batch. Values in payload logs are kept for keys that
     differ; equal values under different links are fetched and dropped again, about 8 MiB of each side at a time, or one
     larger value. `progress` is called for each side in turn with (LSNs passed,
     LSNs to pass). Raises HistoryTrimmedError if a state is no longer known exactly, OptionsError for an invalid side,
