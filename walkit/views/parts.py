@@ -15,9 +15,6 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
-import param
-from panel.custom import JSComponent
-
 from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
 from walkit.plots.style import CLEAR, colour
@@ -27,6 +24,8 @@ try:
     # Plotly takes a pandas that another thread has half loaded for a whole one: a thread that draws would fail.
     import pandas as pd  # noqa: F401
     import panel as pn
+    import param
+    from panel.custom import JSComponent
     from panel.io.resources import LOCAL_DIST
     from tornado.websocket import WebSocketClosedError
 except ImportError as error:
