@@ -180,5 +180,5 @@ def test_missing_panel_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name.split(".")[:2] == ["walkit", "views"]]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "panel", None)
-    with pytest.raises(MissingExtraError, match=r"walkit\[dashboard\]"):
+    with pytest.raises(MissingExtraError, match="dashboard"):
         importlib.import_module("walkit.views")
