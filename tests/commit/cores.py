@@ -190,11 +190,11 @@ class IgnoresTheLimit(OrderingCore[Piece]):
 class DropsTheLate(OrderingCore[Piece]):
     """Wrong: a late frame is acknowledged at once, and observers do not see it."""
 
-    def give_up(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
-        late = super().give_up(error, until_us)
-        for _ in range(self.given_up):
+    def fail_unacked(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
+        late = super().fail_unacked(error, until_us)
+        for _ in range(self.timed_out):
             self.acked_lsn = self.unacked.popleft().last_lsn
-        self.given_up = 0
+        self.timed_out = 0
         return late
 
 

@@ -207,12 +207,12 @@ class CoreMachine(RuleBasedStateMachine):
 
     @rule(late_us=st.integers(0, IDLE_US))
     @precondition(lambda self: self.limited)
-    def give_up(self, late_us: int) -> None:
+    def fail_unacked(self, late_us: int) -> None:
         """Frames that were sealed so long ago are late: they fail, and no mark moves."""
         waiting = [f for f in self.core.unacked if f.submissions or f in self.frames]
         expected = [f for f in waiting if f.sealed_us <= self.now_us - late_us]
         error = TimeoutError("no replica")
-        assert self.core.give_up(error, self.now_us - late_us) == expected
+        assert self.core.fail_unacked(error, self.now_us - late_us) == expected
         assert all(f.state == "failed" and f.error is error for f in expected)
 
     @rule()

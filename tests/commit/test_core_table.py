@@ -97,9 +97,9 @@ def unacked_and_failed(core: Core) -> None:
     core.fail(OSError())
 
 
-def given_up(core: Core) -> None:
+def timed_out(core: Core) -> None:
     unacked(core)
-    assert [f.sealed_us for f in core.give_up(OSError(), 1000)] == [1000]
+    assert [f.sealed_us for f in core.fail_unacked(OSError(), 1000)] == [1000]
 
 
 SYNC_LEVEL = {"idle_marker_us": IDLE}
@@ -123,7 +123,7 @@ NO_MARKS = {"idle_marker_us": 0}
         (NO_MARKS, written, 9999, QUIET),
         (NO_MARKS, unacked, 5999, Tick(False, False, 1)),
         (NO_MARKS, unacked, 6000, Tick(False, False, NEXT_LATE_US, late=True)),
-        (NO_MARKS, given_up, 6000, Tick(False, False, 200)),
+        (NO_MARKS, timed_out, 6000, Tick(False, False, 200)),
         (NO_MARKS, unacked_and_failed, 6000, Tick(False, False, NEXT_LATE_US, late=True)),
         (SYNC_LEVEL, unacked, 1500, Tick(False, False, 200)),
         (INTERVAL_LEVEL, written, 1000, Tick(False, False, INTERVAL)),

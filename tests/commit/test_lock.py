@@ -28,7 +28,7 @@ CORE += ["seal_marker", "sync_begin", "synced", "begin_failure", "refuse"]
 
 FIELDS: list[tuple[type, str, str]] = [
     (CommitFailure, "lock", "refusal poisoned"),
-    (LeaderElection, "lock", "asked"),
+    (LeaderElection, "lock", "is_notified"),
     (CommitSignal, "lock", "wanted"),
     (FrameWriter, "lock", "write_observers"),
     (Delivery, "_lock", "observers wakers durable_listeners _thread"),

@@ -255,7 +255,7 @@ class AckLimit:
     @property
     def is_waiting(self) -> bool:
         """Whether callers wait for the limit; under the lock."""
-        return self._core.given_up < len(self._core.unacked)
+        return self._core.timed_out < len(self._core.unacked)
 
     @property
     def unacked_records(self) -> int:
@@ -316,7 +316,7 @@ class AckLimit:
             with self.lock:
                 if self.stopped:
                     return 0
-                done = [] if error is None else core.give_up(error, until_us)
+                done = [] if error is None else core.fail_unacked(error, until_us)
                 records = sum(frame.count for frame in done)
                 self.late_records += records
                 core.ack_limit_lsn = max(lsn, core.ack_limit_lsn)

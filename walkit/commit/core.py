@@ -17,8 +17,8 @@ The rules it keeps:
   lands. The marks stay those of the contiguous prefix: `acked_lsn` is the last LSN acknowledged *with everything
   before it*.
 - With an `ack_limit_lsn` (replicas, see `replication.primary.replica_acks`) written records wait in `unacked` until
-  the limit has reached it, too: acknowledged is the smaller of both. `give_up` fails the callers of frames that are
-  late: the records stay, and the mark passes them like any other.
+  the limit has reached it, too: acknowledged is the smaller of both. `fail_unacked` fails the callers of late frames:
+  the records stay, and the mark passes them like any other.
 - A submission in `held` keeps its place, and nothing after it is taken before `release` or `withdraw`.
 - A sync covers only frames that were written before it began: `sync_begin` takes the prefix, `synced` gives it back.
 - Marks only grow: `applied <= acked <= written <= appended`, `durable <= appended`; each moves in one place, and is
@@ -158,7 +158,7 @@ class OrderingCore(Generic[S]):
     def _begin_limit(self) -> None:
         self.unacked: deque[SealedFrame] = deque()
         """Frames that the written prefix has passed, and the acknowledged one has not, in append order."""
-        self.given_up = 0
+        self.timed_out = 0
         """How many of `unacked`, from the first on, are late: their callers have got an error."""
         # Written under the commit lock, by `commit.background.AckLimit`.
         self.ack_limit_lsn = NO_LIMIT
@@ -288,7 +288,7 @@ class OrderingCore(Generic[S]):
             self.pending.popleft()
         return group
 
-    def _ask(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
+    def _decide(self, policy: Policy, writing: int, flushing: bool, now_us: int) -> Take | None:
         """Return the policy's choice now; None if it waits, with `seal_at_us` as the time to ask again."""
         queue = QueueState(
             now_us=now_us,
@@ -412,12 +412,12 @@ class OrderingCore(Generic[S]):
             window = self.reorder_window_frames
             if window is not None and len(self.in_flight) + self.taken_frames >= window:
                 return None
-        if writing >= self.in_flight_max or (self.is_full and not self.given_up):
+        if writing >= self.in_flight_max or (self.is_full and not self.timed_out):
             return None
         if self.policy is None:
             return TAKE_ALL
         flushing = self.appended_lsn + self.taken_records < self.flush_lsn
-        return self._ask(self.policy, writing, flushing, now_us)
+        return self._decide(self.policy, writing, flushing, now_us)
 
     @property
     def is_full(self) -> bool:
@@ -529,8 +529,8 @@ class OrderingCore(Generic[S]):
         """Return the work that is due: a sync after the interval, a marker frame once the log is idle for long."""
         wakes: list[int] = []
         sync = marker = late = False
-        if self.ack_timeout_us and self.given_up < len(self.unacked):
-            due = self.unacked[self.given_up].sealed_us + self.ack_timeout_us
+        if self.ack_timeout_us and self.timed_out < len(self.unacked):
+            due = self.unacked[self.timed_out].sealed_us + self.ack_timeout_us
             late = now_us >= due
             wakes.append(NEXT_LATE_US if late else due - now_us)
         if self.failure is not None:
@@ -600,8 +600,8 @@ class OrderingCore(Generic[S]):
                     self.ack_sink_failure = error, head
                     break
             unacked.popleft()
-            if self.given_up:
-                self.given_up -= 1
+            if self.timed_out:
+                self.timed_out -= 1
             if self.on_prefix is not None:
                 self.on_prefix(head)
             if not self.completion_order:
@@ -610,21 +610,21 @@ class OrderingCore(Generic[S]):
         assert self.acked_lsn <= self.written_lsn
         return acknowledged
 
-    def give_up(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
+    def fail_unacked(self, error: BaseException, until_us: int | None = None) -> list[SealedFrame]:
         """Fail the frames in `unacked` that were sealed up to `until_us`, or all; return them, oldest first.
 
         A copy without callers takes the place of each, for the sink and the observers.
         """
         late: list[SealedFrame] = []
         stand_ins: list[SealedFrame] = []
-        for frame in islice(self.unacked, self.given_up, None):
+        for frame in islice(self.unacked, self.timed_out, None):
             if until_us is not None and frame.sealed_us > until_us:
                 break
             late.append(frame)
             stand_ins.append(frame.without_callers())
         for frame, stand_in in zip(late, stand_ins, strict=True):  # from here on nothing allocates
-            self.unacked[self.given_up] = stand_in
-            self.given_up += 1
+            self.unacked[self.timed_out] = stand_in
+            self.timed_out += 1
             frame.error, frame.state = error, "failed"
         return late
 
@@ -679,7 +679,7 @@ class OrderingCore(Generic[S]):
             places[count] = last = self.unacked.pop()
             count += 1
             last.error, last.state = cause, "failed"
-        self.given_up = min(self.given_up, len(self.unacked))
+        self.timed_out = min(self.timed_out, len(self.unacked))
         self._check_marks()
 
     def has_failed(self, frame: SealedFrame) -> bool:
@@ -700,7 +700,7 @@ class OrderingCore(Generic[S]):
             position = frame.next_position
         assert position == self.position or self.failure is not None
         assert self.ack_limit_lsn < NO_LIMIT or not self.unacked or self.failure is not None
-        assert 0 <= self.given_up <= len(self.unacked)
+        assert 0 <= self.timed_out <= len(self.unacked)
         for frame in reversed(self.unacked):
             assert frame.written and frame.next_position <= self.written_position and frame.state == "sealed"
         assert self.landed == sum(frame.written for frame in self.in_flight)

@@ -177,11 +177,11 @@ class LeaderElection:
         # Set back, once, under the commit lock by `AckLimit.begin`; read under it.
         self.plain = self.places == 1 and core.policy is None
         """Whether whatever waits may be taken once no thread leads."""
-        self.asks_time = core.policy is not None
+        self.needs_time = core.policy is not None
         """Whether the core has to know the time: only policies ask for it."""
         # Written under the commit lock. True means that an item is in `pool.calls`, which a writer thread takes;
         # `claim` of that thread sets it back before it looks at the queue, so no request is lost.
-        self.asked = False
+        self.is_notified = False
         """Whether the writer threads were asked to look, and have not done so yet."""
         self._seal_at_us: int | None = None
         """The time that the timer was woken for last."""
@@ -199,7 +199,7 @@ class LeaderElection:
     def ready_locked(self) -> bool:
         """Say whether a frame can be taken now; where a policy holds it back, the timer asks again in time."""
         core = self._core
-        ready = core.ready(self.clock.us() if self.asks_time else 0)
+        ready = core.ready(self.clock.us() if self.needs_time else 0)
         due = core.seal_at_us
         if due != self._seal_at_us:
             self._seal_at_us = due
@@ -217,9 +217,9 @@ class LeaderElection:
         """Take a place for a writer thread that looks; False without a free place or work."""
         core, leading, thread = self._core, self.leading, get_ident()
         with self.lock:
-            self.asked = False
+            self.is_notified = False
             if core.inbox:
-                core.take_in(self.clock.us() if self.asks_time else 0)
+                core.take_in(self.clock.us() if self.needs_time else 0)
             if GIVEN in leading:
                 leading[thread] = True
                 del leading[GIVEN]
@@ -250,7 +250,7 @@ class LeaderElection:
         prepare = False
         with self.lock:
             if core.inbox:
-                core.take_in(self.clock.us() if self.asks_time else 0)
+                core.take_in(self.clock.us() if self.needs_time else 0)
             waiting = core.pending and self.ready_locked()
             if not waiting or not keep or self.events.kept:
                 self.leading.pop(get_ident(), None)
@@ -305,11 +305,11 @@ class LeaderElection:
                     leading[ticket.thread] = True
                     ticket.lead = TO_LEAD
                     return ticket
-        if self.asked:
+        if self.is_notified:
             return None
         if self.pool.running:
             self.pool.calls.put(True)
-            self.asked = True
+            self.is_notified = True
         return None if self.pool.full else self.pool
 
     def start(self, leader: Caller | WriterPool) -> None:

@@ -382,16 +382,16 @@ class FrameWriter:
         if self.as_landed:
             core.on_prefix = self.passed.append
         self._sync = sync
-        self._asks_time = core.policy is not None
+        self._needs_time = core.policy is not None
         """Whether the core has to know the time: only policies ask for it."""
 
     def commit(self, group: Sequence[Submitted], turn: int) -> None:
         """Make a frame of the group, write it, and complete the acknowledged tickets."""
         parallel = self.parallel
         try:
-            begun = perf_counter_ns()
+            start_ns = perf_counter_ns()
             body, user_bytes, columns = prepare(group, self.codec, keep=self.core.ack_sink is not None)
-            prepare_ns = perf_counter_ns() - begun
+            prepare_ns = perf_counter_ns() - start_ns
             if parallel:
                 self.sequencer.wait(turn)
             frame = self._seal(group, turn, body, columns, user_bytes)
@@ -444,7 +444,7 @@ class FrameWriter:
 
     def _lacks_replicas(self) -> bool:
         with self.lock:
-            return self.core.is_full and self.core.given_up > 0
+            return self.core.is_full and self.core.timed_out > 0
 
     def assign(self, frame: SealedFrame) -> bool:
         """Give a sealed frame its segment; False if that failed, and the log with it."""
@@ -487,9 +487,9 @@ class FrameWriter:
     def write(self, frame: SealedFrame) -> None:
         """Write an assigned frame, and complete the acknowledged tickets; if the write fails, the log has failed."""
         core, watch = self.core, self.watch
-        thread, begun = get_ident(), perf_counter_ns()
+        thread, start_ns = get_ident(), perf_counter_ns()
         try:
-            watch.calls[thread] = (begun, frame)
+            watch.calls[thread] = (start_ns, frame)
             watch.active = True
             if watch.asleep:
                 watch.wake()
@@ -507,9 +507,9 @@ class FrameWriter:
         problem: BaseException | None = None
         completion = self.completion
         with self.lock:
-            self.counters.wrote(frame, perf_counter_ns() - begun, self.sync_writes)
+            self.counters.wrote(frame, perf_counter_ns() - start_ns, self.sync_writes)
             acked = core.written(
-                frame, durable=self.sync_writes, now_us=self.clock.us() if self._asks_time else 0
+                frame, durable=self.sync_writes, now_us=self.clock.us() if self._needs_time else 0
             )
             if self.sync_writes and (acked or core.unacked):
                 problem = publish_locked(core, self.frame_sink)

@@ -114,16 +114,16 @@ class DeviceWatch:
     def hanging(self) -> list[SealedFrame | None]:
         """Return the frames whose calls hang; None for a call that is not about one frame."""
         calls, now = list(self.calls.values()), perf_counter_ns()
-        late = {begun: frame for begun, frame in calls if now - begun >= self.limit_ns}
-        self._late = {begun: self._late.get(begun, now) for begun in late}
-        return [late[begun] for begun, seen in self._late.items() if now - seen >= self.grace_ns]
+        late = {start_ns: frame for start_ns, frame in calls if now - start_ns >= self.limit_ns}
+        self._late = {start_ns: self._late.get(start_ns, now) for start_ns in late}
+        return [late[start_ns] for start_ns, seen in self._late.items() if now - seen >= self.grace_ns]
 
     def nap_us(self) -> int | None:
         """Return how long the timer may sleep at most; None, and `asleep`, if nothing was called for a while."""
         if not self.limit_ns:
             return None
         calls, now = list(self.calls.values()), perf_counter_ns()
-        waits = [begun + self.limit_ns - now for begun, _ in calls if begun not in self._late]
+        waits = [start_ns + self.limit_ns - now for start_ns, _ in calls if start_ns not in self._late]
         waits += [seen + self.grace_ns - now for seen in self._late.values() if now - seen < self.grace_ns]
         if waits:
             return max(min(waits) // 1000, 1)
@@ -185,7 +185,7 @@ class CommitTimer:
         # Guards the start of the thread. May be taken under the commit lock, and no lock is taken under it.
         self._starting = threading.RLock()
         self._thread: LogThread | None = None
-        self._begun = False
+        self._is_starting = False
         """Whether its start is under way."""
         self._closing = False
         # Written by the timer thread before its last look, and by `wake`. A frame that lands after that look sees
@@ -202,15 +202,15 @@ class CommitTimer:
         open_latch(self._wake)
 
     def _start(self) -> None:
-        if self._thread is None and not self._begun:
-            self._begun = True  # foreign code may wake it while it starts
+        if self._thread is None and not self._is_starting:
+            self._is_starting = True  # foreign code may wake it while it starts
             try:
                 thread = LogThread(target=self._run, name=f"walkit-timer {self._name}", daemon=True)
                 with uninterrupted():
                     thread.start()
                     self._thread = thread
             finally:
-                self._begun = False
+                self._is_starting = False
 
     def _run(self) -> None:
         thread = threading.get_ident()

@@ -97,7 +97,7 @@ class Leader:
         self._completion = writer.completion
         self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
-        self._asks_time = election.asks_time
+        self._needs_time = election.needs_time
         self._parallel = writer.parallel
         self._failure = writer.failure
         self._taken = writer.failure.taken
@@ -129,7 +129,7 @@ class Leader:
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
         thread = get_ident()
-        if self._asks_time or thread == MAIN:
+        if self._needs_time or thread == MAIN:
             single = SingleTicket(self._completion, kind, key or b"", value)
             return single.result(0) if self.append(single) else None
         reserve_stack()
@@ -272,7 +272,7 @@ class Leader:
     def _queue_locked(self, thread: int, ticket: SingleTicket, lead: LeaderState) -> Any:
         """Queue a ticket among others; return LEAD with a place taken, FULL, or the latch of its caller."""
         core, election = self._core, self._election
-        now_us = self._writer.clock.us() if self._asks_time else 0
+        now_us = self._writer.clock.us() if self._needs_time else 0
         if core.inbox:
             core.take_in(now_us)
         if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
@@ -336,13 +336,13 @@ class Leader:
         core, writer, watch, counters, alone = self._core, self._writer, self._watch, self._counters, False
         problem: BaseException | None = None
         try:
-            begun = perf_counter_ns()
+            start_ns = perf_counter_ns()
             if ticket.columns is None and core.ack_sink is None:
                 body = prepare_one(ticket.kind, ticket.key, ticket.value, ticket.timestamp, self._codec)
                 user_bytes, columns = ticket.size_bytes - COLUMN_BYTES_PER_RECORD, None
             else:
                 body, user_bytes, columns = prepare(group, self._codec, keep=core.ack_sink is not None)
-            counters.prepare_ns += perf_counter_ns() - begun
+            counters.prepare_ns += perf_counter_ns() - start_ns
             if not core.has_room(body):
                 writer.make_room(body)
             self._taken.pop(0, None)
@@ -355,8 +355,8 @@ class Leader:
                 self._failure.fail(core.failure, frame)
                 return None
             self._frame_sink.assign(frame)
-            begun = perf_counter_ns()
-            watch.calls[me] = (begun, frame)
+            start_ns = perf_counter_ns()
+            watch.calls[me] = (start_ns, frame)
             watch.active = True
             if watch.asleep:
                 watch.wake()
@@ -372,7 +372,7 @@ class Leader:
                 counters.frame_bytes += frame.footprint
                 counters.user_bytes += frame.user_bytes
                 counters.syncs += self._sync_writes
-                counters.write_ns += perf_counter_ns() - begun
+                counters.write_ns += perf_counter_ns() - start_ns
                 acked = core.written(frame, durable=self._sync_writes)
                 if self._sync_writes and (acked or core.unacked):
                     try:  # other processes see it before any caller does
@@ -405,10 +405,10 @@ class Leader:
         callbacks: list[Callable[[], object]] = []
         while True:
             group: Sequence[Submitted] = ()
-            turn = begun = 0
+            turn = started = 0
             try:
                 with self.lock:
-                    group = core.take(self._writer.clock.us() if self._asks_time else 0)
+                    group = core.take(self._writer.clock.us() if self._needs_time else 0)
                     if group:
                         turn = sequencer.draw_locked() if self._parallel else 0
                         self._taken[turn] = group
@@ -420,7 +420,7 @@ class Leader:
                 if callbacks:
                     call_all(callbacks)
                     callbacks = []
-                begun = 1
+                started = 1
                 if group:
                     self._writer.commit(group, turn)
             except BaseException as error:  # noqa: BLE001 - whatever it is, the tickets must be completed
@@ -428,9 +428,9 @@ class Leader:
                     interrupt = (
                         error  # raised in its thread at the end; tickets of a started frame are complete
                     )
-                if interrupt is None or not begun:
+                if interrupt is None or not started:
                     self._failure.fail_group(group, error)
-                if group and self._parallel and not begun:
+                if group and self._parallel and not started:
                     sequencer.end(turn)
             if not election.hand_over(keep):
                 break
@@ -477,7 +477,7 @@ class Submitter:
         self._clock = election.clock
         self._queue_bytes_max = batches.queue_bytes_max
         self._record_bytes_max = min(core.body_bytes_max, batches.queue_bytes_max)
-        self._asks_time = election.asks_time
+        self._needs_time = election.needs_time
 
     def enqueue(self, ticket: SingleTicket) -> bool:
         """Queue the ticket and return at once; False if the queue has no room. Raises the log's refusal.
@@ -508,7 +508,7 @@ class Submitter:
         if batch is not None and (not batch.ended or self._is_of(batch, ticket.index)):
             return ticket
         mark = HERE.__dict__.get(STEP)
-        if self._asks_time or self.lock._is_owned() or (mark is not None and mark._is_owned()):
+        if self._needs_time or self.lock._is_owned() or (mark is not None and mark._is_owned()):
             return self._enqueue_single(
                 kind, key, value
             )  # a policy sees every submission, and cuts between them
@@ -551,7 +551,7 @@ class Submitter:
         loop = asyncio_wait.running_loop()
         mark = HERE.__dict__.get(STEP)
         foreign = self.lock._is_owned() or (mark is not None and mark._is_owned())
-        if foreign or self._asks_time or not (ALONE and is_woken_at_once(loop)):
+        if foreign or self._needs_time or not (ALONE and is_woken_at_once(loop)):
             return self._enqueue_single(kind, key, value)
         if size_bytes > self._record_bytes_max:
             raise RecordTooLargeError(size_bytes, self._record_bytes_max)
@@ -581,12 +581,12 @@ class Submitter:
                 queued = put(*record)
                 if queued is None or len(election.leading) >= election.places:
                     return queued
-                if election.asked:
+                if election.is_notified:
                     return queued
                 if election.pool.running:
-                    # At once: others rely on `asked`, and foreign code that waits may run here.
+                    # At once: others rely on `is_notified`, and foreign code that waits may run here.
                     election.pool.calls.put(True)
-                    election.asked = True
+                    election.is_notified = True
                     if election.pool.full:
                         return queued
             election.pool.wake()
@@ -624,7 +624,7 @@ class Submitter:
             raise refused
         if core.pending_bytes + ticket.size_bytes > self._queue_bytes_max and core.pending:
             return None
-        core.submit(ticket, self._clock.us() if self._asks_time else 0)
+        core.submit(ticket, self._clock.us() if self._needs_time else 0)
         return ticket
 
     def _put_locked(
