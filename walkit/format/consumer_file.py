@@ -53,13 +53,13 @@ class ConsumerFile:
         size = self._layout.size
         if len(data) < size:
             raise self.damaged(name, "is cut short", size, len(data))
-        magic, version, said, critical, _optional, *fields, crc = self._layout.unpack_from(data)
+        magic, version, declared_bytes, critical, _optional, *fields, crc = self._layout.unpack_from(data)
         if magic != self._magic:
             raise self.damaged(name, "does not start with walkit's magic", self._magic, magic)
         found = crc32c(data[: size - _CRC_BYTES])
         if found != crc:
             raise self.damaged(name, "has a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
-        refuse_newer(f"the {self._kind} file {name}", version, said, size, critical)
+        refuse_newer(f"the {self._kind} file {name}", version, declared_bytes, size, critical)
         if len(data) != size:
             raise self.damaged(name, "has another length than it says", size, len(data))
         return tuple(fields)

@@ -241,7 +241,7 @@ def records_left(header: FrameHeader, frame: bytes) -> tuple[pa.RecordBatch, str
         return none, "the file ends inside the frame"
     fits = crc32c(body) == header.body_crc
     changed = None if fits else with_one_byte_changed(body, header.body_crc)
-    why = ""
+    reason = ""
     for candidate, strict in ((changed, True), (body, True), (body, False)):
         if candidate is None:
             continue
@@ -254,12 +254,12 @@ def records_left(header: FrameHeader, frame: bytes) -> tuple[pa.RecordBatch, str
             columns = decode_body(memoryview(raw), header.records, header.flags, header.span, strict=strict)
             rows = to_arrow([(header.first_lsn, columns)])
         except (CorruptionError, ValueError) as error:
-            why = str(error)
+            reason = str(error)
             continue
         known = _known(rows, header)
         left = header.records - len(known)
         return known, f"{left:,} of its records have an unknown kind or LSN" if left else ""
-    return none, why
+    return none, reason
 
 
 def _known(rows: pa.RecordBatch, header: FrameHeader) -> pa.RecordBatch:

@@ -667,25 +667,25 @@ def _with_edits(manifest: Manifest, edits: Iterable[dict[str, Any]], generation:
     for edit in edits:
         if not isinstance(edit, dict):
             raise TypeError("an edit is JSON of another type")
-        for name, said in edit.items():
+        for name, value in edit.items():
             if name == "drop":
-                for first, last in said:
+                for first, last in value:
                     for number in range(first, min(last, first + len(segments)) + 1):
                         del segments[number]
             elif name == "put":
-                segments.update((segment.number, segment) for segment in segments_of(said))
+                segments.update((segment.number, segment) for segment in segments_of(value))
             elif name == "epochs":
-                values["lineage"] += tuple(of_row(EpochRecord, row) for row in said)
+                values["lineage"] += tuple(of_row(EpochRecord, row) for row in value)
             elif name == "end":
-                values["end"] = of_row(LogEnd, said)
+                values["end"] = of_row(LogEnd, value)
             elif name in gaps:
-                dropped = type(said) is int and 0 < said <= len(gaps[name])
+                dropped = type(value) is int and 0 < value <= len(gaps[name])
                 gaps[name] = (
-                    gaps[name][said:] if dropped else tuple(of_row(TUPLES[name], row) for row in said)
+                    gaps[name][value:] if dropped else tuple(of_row(TUPLES[name], row) for row in value)
                 )
             elif name in _SCALARS:
-                check_value(name, types[name], said)
-                values[name] = said
+                check_value(name, types[name], value)
+                values[name] = value
             else:
                 raise ValueError(f"an edit with the field {name!r}")
     ordered = tuple(sorted(segments.values(), key=segment_order))

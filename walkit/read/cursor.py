@@ -288,7 +288,7 @@ def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int
     It is a CursorDivergedError if the records before the mark were cut.
     """
 
-    def said(what: str) -> str:
+    def message(what: str) -> str:
         return (
             f"the cursor {name!r} is at LSN {mark.lsn:,} {what}. Nothing was changed; drop_cursor({name!r}), and "
             f"cursor({name!r}, start_lsn=...) starts it again"
@@ -296,7 +296,7 @@ def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int
 
     if mark.log_id != manifest.log_id:
         raise CursorError(
-            said("of another log"),
+            message("of another log"),
             name=name,
             reason="foreign",
             lsn=mark.lsn,
@@ -305,7 +305,7 @@ def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int
         )
     if last is not None and mark.lsn > last:
         raise CursorDivergedError(
-            said(f"and the log ends at {last:,}"),
+            message(f"and the log ends at {last:,}"),
             name=name,
             reason="beyond",
             lsn=mark.lsn,
@@ -321,7 +321,7 @@ def _refuse_another(mark: CursorRecord, name: str, manifest: Manifest, last: int
         )
         after = [e.first_lsn for e in manifest.lineage if e.number > mark.epoch]
         raise CursorDivergedError(
-            said(what),
+            message(what),
             name=name,
             reason="identity",
             lsn=mark.lsn,

@@ -17,14 +17,14 @@ class DamageSeen(NamedTuple):
     first_lsn: int | None
     records: int
     """How many unverified records were given."""
-    why: str
+    reason: str
     """Why no more were; empty if each record of the frame was given."""
 
     def __str__(self) -> str:
-        why = f"; {self.why}" if self.why else ""
+        reason = f"; {self.reason}" if self.reason else ""
         return (
             f"{self.segment}: positions {self.position:,} to {self.end_position:,}: "
-            f"{counted(self.records, 'unverified record')}{why}"
+            f"{counted(self.records, 'unverified record')}{reason}"
         )
 
 

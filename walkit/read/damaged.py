@@ -55,13 +55,13 @@ def batches_with_damage(
     """
     reading = _Reading(view, first_lsn, LSN_MAX if last_lsn is None else last_lsn, seen)
     for span in view.spans:
-        if reading.wants(span.record.first_lsn, span.last_lsn):
+        if reading.overlaps(span.record.first_lsn, span.last_lsn):
             yield from reading.segment(span)
     inside = {gap for span in view.spans for gap in view.manifest.gaps_of(span.record)}
     for gap in view.manifest.lost:
-        if gap not in inside and reading.wants(gap.first_lsn, gap.last_lsn):
-            why = "given up earlier; lost+found may have its bytes"
-            seen(DamageSeen(gap.segment, gap.start_position, gap.end_position, gap.first_lsn, 0, why))
+        if gap not in inside and reading.overlaps(gap.first_lsn, gap.last_lsn):
+            reason = "given up earlier; lost+found may have its bytes"
+            seen(DamageSeen(gap.segment, gap.start_position, gap.end_position, gap.first_lsn, 0, reason))
 
 
 @dataclass(slots=True)
@@ -75,7 +75,7 @@ class _Reading:
     reached: int = 0
     """The last LSN that was passed: a frame in a wrong place repeats none."""
 
-    def wants(self, first: int | None, last: int | None) -> bool:
+    def overlaps(self, first: int | None, last: int | None) -> bool:
         return (last is None or last >= self.first_lsn) and (first is None or first <= self.last_lsn)
 
     def segment(self, span: Span) -> Iterator[tuple[pa.RecordBatch, bool]]:
@@ -98,7 +98,7 @@ class _Reading:
         with closing(file):
             for region in finding.regions:
                 start = region.end_position
-                if not self.wants(region.first_lsn, region.last_lsn) or isinstance(region.gap, HoleRecord):
+                if not self.overlaps(region.first_lsn, region.last_lsn) or isinstance(region.gap, HoleRecord):
                     continue
                 if region.intact and region.before.last_lsn < self.reached:
                     at = region.start_position, region.end_position
@@ -109,8 +109,8 @@ class _Reading:
                 elif region.end_position > region.start_position:
                     yield from self._damaged(file, finding.header, region)
         if start < span.end_position:
-            why = "the file ends before its frames do"
-            self.seen(DamageSeen(name, start, span.end_position, self.reached + 1, 0, why))
+            reason = "the file ends before its frames do"
+            self.seen(DamageSeen(name, start, span.end_position, self.reached + 1, 0, reason))
 
     def _intact(
         self, file: TolerantFile, header: SegmentHeader, region: Region, span: Span
@@ -124,7 +124,7 @@ class _Reading:
             next_lsn=before.last_lsn + 1,
             chain=before.chain,
         )
-        wanted = ((h, frame) for h, frame in walk if h.records and self.wants(h.first_lsn, h.last_lsn))
+        wanted = ((h, frame) for h, frame in walk if h.records and self.overlaps(h.first_lsn, h.last_lsn))
         for rows in frames_to_batches(wanted, self.first_lsn, self.last_lsn, records=BATCH_RECORDS):
             yield rows, True
         self.view.refuse(walk, span)
@@ -139,11 +139,11 @@ class _Reading:
             header = header_left(file.read(offset, FRAME_HEADER_BYTES), segment, position)
             if header is None or (header.end_position > end and whole):
                 until = _next_header(file, segment, position, end)
-                why = str(region.error or "no header of a frame can be read there")
-                self.seen(DamageSeen(file.name, position, until, region.first_lsn, 0, why))
+                reason = str(region.error or "no header of a frame can be read there")
+                self.seen(DamageSeen(file.name, position, until, region.first_lsn, 0, reason))
                 position = until
                 continue
-            if self.wants(header.first_lsn, header.last_lsn):
+            if self.overlaps(header.first_lsn, header.last_lsn):
                 yield from self._rows(file, header, file.read(offset, header.footprint), region.last_lsn)
             position = header.end_position
 
@@ -151,12 +151,12 @@ class _Reading:
         self, file: TolerantFile, header: FrameHeader, frame: bytes, last_lost: int | None
     ) -> Iterator[tuple[pa.RecordBatch, bool]]:
         first, last = header.first_lsn, header.last_lsn
-        rows, why = records_left(header, frame)
+        rows, reason = records_left(header, frame)
         if header.records and (first <= self.reached or last > (last_lost or last)):
-            rows, why = rows.slice(0, 0), _ELSEWHERE
+            rows, reason = rows.slice(0, 0), _ELSEWHERE
         lsns = numbers_of(rows.column("lsn"), np.int64)
         rows = rows.filter(pa.array((lsns >= self.first_lsn) & (lsns <= self.last_lsn)))
-        self.seen(DamageSeen(file.name, header.position, header.end_position, first, len(rows), why))
+        self.seen(DamageSeen(file.name, header.position, header.end_position, first, len(rows), reason))
         self.reached = max(self.reached, last)
         for begin in range(0, len(rows), BATCH_RECORDS):
             yield rows.slice(begin, BATCH_RECORDS), False

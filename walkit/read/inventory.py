@@ -70,7 +70,7 @@ def segments_html(segments: Sequence[SegmentShown], marks: Mapping[str, int], cu
         " sealed ",
     ]
     legend += [swatch(YELLOW), " open", *([" ", swatch(RED), " cut"] if cuts else []), ")"]
-    said = [
+    notes = [
         tag(
             "div",
             tag(
@@ -79,7 +79,7 @@ def segments_html(segments: Sequence[SegmentShown], marks: Mapping[str, int], cu
         )
         for c in cuts
     ]
-    return join([bar([s.part() for s in segments], lines), tag("small", *legend), *said])
+    return join([bar([s.part() for s in segments], lines), tag("small", *legend), *notes])
 
 
 def _lsn_marks(segments: Sequence[SegmentShown], marks: Mapping[str, int]) -> list[Mark]:

@@ -145,44 +145,44 @@ def _sealed(record: SegmentRecord) -> Iterator[FrameRange]:
 def _noted(index: SegmentIndex, record: SegmentRecord, goal_bytes: int) -> Iterator[FrameRange]:
     """Yield the ranges of a whole segment from its index alone. Its reader verifies its bounds."""
     end = IndexEntry(record.end_position, record.last_lsn + 1, record.records)
-    begun = index.entry(0)
+    first = index.entry(0)
     for at in range(1, len(index.positions) + 1):
         entry = index.entry(at) if at < len(index.positions) else end
-        if entry is not end and entry.position - begun.position < goal_bytes:
+        if entry is not end and entry.position - first.position < goal_bytes:
             continue
-        records = entry.records - begun.records
+        records = entry.records - first.records
         if records:
             yield FrameRange(
-                record.number, begun.position, entry.position, begun.first_lsn, entry.first_lsn - 1, records
+                record.number, first.position, entry.position, first.first_lsn, entry.first_lsn - 1, records
             )
-        begun = entry
+        first = entry
 
 
 def _walked(view: LogView, first: int, last: int, goal_bytes: int) -> Iterator[FrameRange]:
     """Yield the ranges of a view's one segment, as the headers of its frames have them."""
     segment = view.spans[0].record.number
-    begun: FrameHeader | None = None
+    first_header: FrameHeader | None = None
     header: FrameHeader | None = None
     records = 0
     # A later reader of a range may not know the gaps yet: those of a log not opened since its writer died.
     gaps = view.manifest.gaps_of(view.spans[0].record)
     for frame, _, _ in view.frames(first, last, body=False):
         passed = header and any(header.end_position <= g.start_position < frame.position for g in gaps)
-        if passed and begun is not None and header is not None:
-            yield _range(segment, begun, header, records)
-            begun, records = None, 0
+        if passed and first_header is not None and header is not None:
+            yield _range(segment, first_header, header, records)
+            first_header, records = None, 0
         header = frame
-        begun = begun or header
+        first_header = first_header or header
         records += header.records
-        if header.end_position - begun.position >= goal_bytes:
-            yield _range(segment, begun, header, records)
-            begun, records = None, 0
-    if begun is not None and header is not None:
-        yield _range(segment, begun, header, records)
+        if header.end_position - first_header.position >= goal_bytes:
+            yield _range(segment, first_header, header, records)
+            first_header, records = None, 0
+    if first_header is not None and header is not None:
+        yield _range(segment, first_header, header, records)
 
 
-def _range(segment: int, begun: FrameHeader, ended: FrameHeader, records: int) -> FrameRange:
-    return FrameRange(segment, begun.position, ended.end_position, begun.first_lsn, ended.last_lsn, records)
+def _range(segment: int, first: FrameHeader, last: FrameHeader, records: int) -> FrameRange:
+    return FrameRange(segment, first.position, last.end_position, first.first_lsn, last.last_lsn, records)
 
 
 def read_range(

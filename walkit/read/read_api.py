@@ -144,7 +144,7 @@ class ReadApi(ABC):
                 position=damage.position,
                 first_lsn=damage.first_lsn,
                 records=damage.records,
-                error=damage.why,
+                error=damage.reason,
             )
 
         view = self._with_damage(seen)

@@ -157,13 +157,13 @@ def _live_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) -> Re
     if slot.epoch_id in known and slot.position > end:
         end, last_lsn = slot.position, slot.lsn
     spans = [Span(s, s.end_position, s.last_lsn) for s in manifest.sealed]
-    begun = [(r, h) for r in manifest.unsealed if (h := _begun_header(storage, r)) is not None]
-    for index, (record, header) in enumerate(begun):
-        stop = min(end, begun[index + 1][1].previous_end) if index + 1 < len(begun) else end
+    started = [(r, h) for r in manifest.unsealed if (h := _started_header(storage, r)) is not None]
+    for index, (record, header) in enumerate(started):
+        stop = min(end, started[index + 1][1].previous_end) if index + 1 < len(started) else end
         if stop > header.start_position:
             spans.append(Span(record_of(record, header), stop, None))
     covered = max([manifest.end.position, *(s.end_position for s in spans)])
-    if begun and begun[0][1].previous_end > manifest.end.position:
+    if started and started[0][1].previous_end > manifest.end.position:
         covered = manifest.end.position  # the header of a segment before it is not there
     if covered < end:
         raise CorruptionError(
@@ -182,7 +182,7 @@ def _settled_view_of(storage: Storage, manifest: Manifest, slot: DurableSlot) ->
     return ReaderView(view, plan.end.last_lsn, plan.end.position, plan.findings.promised_position)
 
 
-def _begun_header(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
+def _started_header(storage: Storage, record: SegmentRecord) -> SegmentHeader | None:
     """Return the header of a segment that is in use; None if it has none yet, or its file is gone."""
     try:
         with closing(open_segment(storage, record)) as file:

@@ -44,14 +44,14 @@ class ResumableScan:
         *,
         to_newest: bool,
         exact: bool = False,
-        begun: bool = False,
+        started: bool = False,
     ) -> None:
         self.last_lsn = last_lsn
         """The upper bound as it is by now."""
         self._now, self._view, self._batches = now, view, batches
         self._wanted = first_lsn
         self._to_newest, self._exact = to_newest, exact
-        self._begun = begun
+        self._started = started
         """Whether records below the wanted one are with the reader, or in a state that it continues from."""
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -61,7 +61,7 @@ class ResumableScan:
                 for batch in self._batches(self._view, self._wanted, self.last_lsn):
                     if len(batch):
                         self._wanted = int(numbers_of(batch.column("lsn"), np.int64)[-1]) + 1
-                        self._begun = True
+                        self._started = True
                         taken = [batch]
                         del batch  # a wait for the next one must not keep this one
                         yield taken.pop()
@@ -76,7 +76,7 @@ class ResumableScan:
         manifest = view.manifest
         if manifest.generation == self._view.manifest.generation:
             raise gap
-        LogPoint.of(self._view.manifest, self._wanted - 1 if self._begun else 0).require(
+        LogPoint.of(self._view.manifest, self._wanted - 1 if self._started else 0).require(
             manifest, view.storage.location
         )
         if self._wanted < view.first_lsn:
@@ -84,8 +84,8 @@ class ResumableScan:
         if self._to_newest and self.last_lsn < manifest.exact_from_lsn:
             self.last_lsn = max(self.last_lsn, newest)
         # The reader may have a put whose tombstone is dropped by now, or a record whose successor is.
-        lives_again = self._begun and manifest.tombstones_from_lsn > self._wanted
-        is_older = (self._begun or self._exact) and manifest.exact_from_lsn > self.last_lsn
+        lives_again = self._started and manifest.tombstones_from_lsn > self._wanted
+        is_older = (self._started or self._exact) and manifest.exact_from_lsn > self.last_lsn
         if lives_again or is_older:
             raise GapError(self._wanted, view.complete_from_lsn) from gap
         self._view = view

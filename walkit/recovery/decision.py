@@ -133,9 +133,9 @@ def decide(facts: tuple[bool, ...]) -> Row:
 
 def table_rows() -> Iterator[dict[str, Any]]:
     """Yield the rows of the table as plain values: row, the facts ("yes", "no", "any"), decision, meaning."""
-    words = {True: "yes", False: "no", None: "any"}
+    labels = {True: "yes", False: "no", None: "any"}
     for row in DECISION_TABLE:
-        facts = {name: words[want] for name, want in zip(Facts._fields, row.facts, strict=True)}
+        facts = {name: labels[want] for name, want in zip(Facts._fields, row.facts, strict=True)}
         yield {"row": row.label, **facts, "decision": row.decision.name, "meaning": row.decision.value}
 
 

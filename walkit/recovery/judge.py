@@ -246,8 +246,8 @@ class Judge:
             return
         yield self._range(gap.segment or name, start, end, Verdict.LOST, gap.reason, lsns)
         what = f"LSN {gap.first_lsn:,} to {gap.last_lsn:,}" if gap.lsns else "no record"
-        given_up = f"positions {start:,} to {end:,} were given up by recovery='salvage', and {what} with them"
-        yield f"{given_up}: {gap.reason}"
+        text = f"positions {start:,} to {end:,} were given up by recovery='salvage', and {what} with them"
+        yield f"{text}: {gap.reason}"
 
     def _sealed_regions(self, finding: SegmentFinding, header: SegmentHeader) -> Rows:
         record = finding.record

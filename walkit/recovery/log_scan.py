@@ -151,14 +151,14 @@ class SegmentFinding:
             return str(self.error)
         return "the segment has no header" if self.header_rebuilt or self.header is None else ""
 
-    def why(self, region: Region) -> str:
+    def fault_of(self, region: Region) -> str:
         """Describe the fault of a region without intact frames."""
         header = self.header
         if header is not None:
             begin, end = header.offset_of(region.start_position), header.offset_of(region.end_position)
-            for offset, said in self.unreadable.items():
+            for offset, message in self.unreadable.items():
                 if begin < offset + PAGE_BYTES and offset < end:
-                    return said
+                    return message
         if region.error is not None:
             return str(region.error)
         if region.intact:
@@ -784,5 +784,5 @@ def _is_ours(manifest: Manifest, record: SegmentRecord, header: SegmentHeader) -
 
 def placed(unsealed: list[SegmentFinding]) -> list[SegmentFinding]:
     """Return the unsealed segments with a header, in the order of the log."""
-    begun = [(f.header.start_position, f.record.number, f) for f in unsealed if f.header is not None]
-    return [f for _, _, f in sorted(begun, key=lambda b: b[:2])]
+    started = [(f.header.start_position, f.record.number, f) for f in unsealed if f.header is not None]
+    return [f for _, _, f in sorted(started, key=lambda b: b[:2])]

@@ -136,11 +136,11 @@ class _Planner:
         """Decide on an unsealed segment by the table, and add these intact regions to the log if it keeps any."""
         log, row = self.log, decide(facts)
         if row.decision is Decision.REFUSE:
-            why = f"frames were promised up to position {log.promised:,}"
-            raise corruption(finding, why, end=log.end, promised=log.promised)
+            reason = f"frames were promised up to position {log.promised:,}"
+            raise corruption(finding, reason, end=log.end, promised=log.promised)
         if row.decision is Decision.REFUSE_TAIL:
-            why = "the tail is damaged, and recovery='absolute' refuses any damage"
-            raise corruption(finding, why, end=log.end)
+            reason = "the tail is damaged, and recovery='absolute' refuses any damage"
+            raise corruption(finding, reason, end=log.end)
         if row.decision is Decision.REFUSE_SHORT:
             raise missing_end(finding, finding.end if facts.follows else log.end)
         sealed = log.seal(finding, pieces, self._missing()) if row.decision in SEALING else None
@@ -242,8 +242,8 @@ class _Planner:
         log, header = self.log, finding.header
         if finding.other is not None and finding.other.name == finding.name:
             # Whole, and of another log or epoch: another writer's acknowledged frames are not cut.
-            why = "another writer made it; `walkit repair --policy salvage` makes a log of each history that is here"
-            raise corruption(finding, why, end=log.end)
+            reason = "another writer made it; `walkit repair --policy salvage` makes a log of each history that is here"
+            raise corruption(finding, reason, end=log.end)
         in_order = header is not None and finding.follows
         follows = in_order and self.whole
         kept = self._kept(finding, follows) if self.policy == "holes" else []
@@ -271,15 +271,15 @@ class _Planner:
         if header is None or not finding.beyond:
             return []
         if unlocated is not None:
-            why = "its header was on stable storage before any frame after it was written"
-            raise corruption(unlocated, why, end=end)
+            reason = "its header was on stable storage before any frame after it was written"
+            raise corruption(unlocated, reason, end=end)
         fits = follows or _fits(end, replace(start_of(header), position=header.previous_end))
         end = finding.end if follows else start_of(header)
         for region in finding.beyond:
             fits = fits and region.misplaced is None and _fits(end, region.before)
             if not fits:
-                why = "an intact frame after a hole does not follow what is before it"
-                raise corruption(finding, why, end=finding.end)
+                reason = "an intact frame after a hole does not follow what is before it"
+                raise corruption(finding, reason, end=finding.end)
             end = region.after
         return finding.beyond
 
@@ -370,7 +370,7 @@ def _losses(finding: SegmentFinding) -> tuple[list[LostRecord], list[Region]]:
     reason = ""
     for region in finding.regions:
         if region.gap is None and (not region.intact or region.before.last_lsn < at.last_lsn):
-            reason = finding.why(region)
+            reason = finding.fault_of(region)
             continue
         before = region.before if region.gap is None else replace(region.before, chain=at.chain)
         if before.position > at.position:
@@ -535,7 +535,7 @@ def reasons(finding: SegmentFinding, pieces: list[Region]) -> Iterator[tuple[Reg
     for region in finding.regions:
         piece = taken.get(region.start_position)
         if piece is None:
-            reason = finding.why(region)
+            reason = finding.fault_of(region)
         else:
             yield piece, reason
 
@@ -686,7 +686,7 @@ def _cut_of(step: PlanStep) -> Cut:
 
 
 def corruption(
-    finding: SegmentFinding, why: str, *, end: LogEnd, promised: int | None = None
+    finding: SegmentFinding, reason: str, *, end: LogEnd, promised: int | None = None
 ) -> CorruptionError:
     """Return the error for damage in this segment; `end` is the end of the log before it, if it does not follow."""
     if finding.header is not None and finding.follows and not finding.sealed:
@@ -696,7 +696,7 @@ def corruption(
     header = damage and damage.at_fault
     return CorruptionError(
         f"segment {finding.name} is damaged at position {end.position:,}: {_reason(finding)}. "
-        f"{why[0].upper()}{why[1:]}. Nothing was changed",
+        f"{reason[0].upper()}{reason[1:]}. Nothing was changed",
         segment=finding.name,
         position=end.position,
         expected=f"LSN {end.last_lsn + 1}"

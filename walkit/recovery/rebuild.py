@@ -406,8 +406,8 @@ def foreign_snapshots(storage: Storage, line: Lineage, others: Iterable[Lineage]
         frame = None if lsn is None else first_frame(storage, name)
         if lsn is None or frame is None:
             continue
-        told = any(o.holds(frame.epoch_id, lsn) for o in others) and not line.holds(frame.epoch_id, lsn)
-        if frame.log_id != line.tip.log_id or told:
+        other = any(o.holds(frame.epoch_id, lsn) for o in others) and not line.holds(frame.epoch_id, lsn)
+        if frame.log_id != line.tip.log_id or other:
             found.add(name)
     return found
 

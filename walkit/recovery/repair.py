@@ -454,8 +454,8 @@ class RepairReport(Outcome):
     @property
     def ok(self) -> bool | None:
         """Whether nothing that was promised had to be given up or may be missing; None for yes if not all was read."""
-        given_up = self.lost or self.unaccounted_lsns or any(branch.lost for branch in self.branches)
-        return False if given_up or self.foreign_manifest else None if self.not_read else True
+        has_loss = self.lost or self.unaccounted_lsns or any(branch.lost for branch in self.branches)
+        return False if has_loss or self.foreign_manifest else None if self.not_read else True
 
     @property
     def lsns_lost(self) -> int:
@@ -501,9 +501,9 @@ class RepairReport(Outcome):
         return self.summary()
 
     def _repr_html_(self) -> str:
-        title, *said, last = self.lines()
+        title, *lines, last = self.lines()
         rows = [("policy", self.policy), ("outcome", last), ("end position", f"{self.end_position:,}")]
-        return tag("div", tag("b", title), facts(rows), *(tag("div", join([line])) for line in said))
+        return tag("div", tag("b", title), facts(rows), *(tag("div", join([line])) for line in lines))
 
 
 def repair(

@@ -140,8 +140,8 @@ class RecoveryReport(Outcome):
             f"{counted(self.frames_scanned, 'frame')} in {counted(self.segments_scanned, 'segment')} scanned"
         )
         last = f"last LSN {self.last_lsn:,}" if self.last_lsn else "no records"
-        said = [f"recovery of {self.location}: {self.verdict}", last, read, self.not_read]
-        first = "; ".join([*filter(None, said), f"{self.duration_s * 1000:.1f} ms"])
+        parts = [f"recovery of {self.location}: {self.verdict}", last, read, self.not_read]
+        first = "; ".join([*filter(None, parts), f"{self.duration_s * 1000:.1f} ms"])
         return "\n".join([*filter(None, [self.loss()]), first, *self.outcome_lines()])
 
     def _repr_html_(self) -> str:

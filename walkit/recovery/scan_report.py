@@ -286,13 +286,13 @@ class ScanReport:
         rest = unread(self.not_read)
         if self.problems:
             return f"NOT OK: {counted(len(self.problems), 'problem')}; {checked} are intact{rest}"
-        said = "headers in order" if rest and not self.frames_checked else f"{checked} checked"
-        return f"{'' if rest else 'ok: '}{said}; {lsn_range(self.first_lsn, self.last_lsn)}{rest}"
+        outcome = "headers in order" if rest and not self.frames_checked else f"{checked} checked"
+        return f"{'' if rest else 'ok: '}{outcome}; {lsn_range(self.first_lsn, self.last_lsn)}{rest}"
 
     def __str__(self) -> str:
         """Return the report as text: the extent, each problem and note, the outcome."""
-        said = [f"problem: {p}" for p in self.problems] + [f"note: {note}" for note in self.notes]
-        return "\n".join([f"{self.tool} of {self.location} ({self.state})", *said, self.summary()])
+        lines = [f"problem: {p}" for p in self.problems] + [f"note: {note}" for note in self.notes]
+        return "\n".join([f"{self.tool} of {self.location} ({self.state})", *lines, self.summary()])
 
     def _repr_html_(self) -> str:
         title = f"{self.tool} of {self.location} ({self.state}): {self.outcome}"
@@ -307,14 +307,14 @@ class ScanReport:
             *([("not read", f"{self.not_read}; walkit.verify reads them")] if self.not_read else []),
             ("time", f"{self.duration_s * 1000:.1f} ms"),
         ]
-        said = [join([tag("b", p.error.code), f": {p}"]) for p in self.problems]
-        said += [join([note]) for note in self.notes]
+        lines = [join([tag("b", p.error.code), f": {p}"]) for p in self.problems]
+        lines += [join([note]) for note in self.notes]
         return tag(
             "div",
             Markup(report_html(title, facts)),
             _bar_html(self.verdict),
             _ranges_html(self.verdict),
-            *(tag("div", line) for line in _shortened(said)),
+            *(tag("div", line) for line in _shortened(lines)),
         )
 
 

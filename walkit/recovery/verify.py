@@ -101,7 +101,7 @@ class ScanResults:
     def take_segments(self) -> None:
         """Read and judge all segments, and note the rows."""
         for finding, rows in self.judge.segments():
-            begun = len(self.ranges)
+            first_range = len(self.ranges)
             for row in rows:
                 if isinstance(row, RangeVerdict):
                     self.ranges.append(row)
@@ -117,7 +117,7 @@ class ScanResults:
                 self.findings.append(finding)
             used = header is not None or finding.error is not None
             use: SegmentUse = "sealed" if finding.sealed else "open" if used else "prepared"
-            self.add_segment(finding.record, use, self.ranges[begun:], finding.file_bytes, header)
+            self.add_segment(finding.record, use, self.ranges[first_range:], finding.file_bytes, header)
 
     def problem(self, error: WalkitError, *, segment: str | None = None, position: int | None = None) -> None:
         """Note a fault."""
@@ -196,8 +196,8 @@ def _manifest_facts(manifest: Manifest) -> Iterator[tuple[str, object, object, S
                     there = replace(there, position=record.start_position)
         yield f"it follows segment {before.name}", there, wanted, record
         epoch = manifest.epoch_of(record.epoch)
-        given_up = any(before.end_position <= g.start_position < record.start_position for g in manifest.lost)
-        if epoch is not None and record.epoch != before.epoch and not given_up:
+        is_lost = any(before.end_position <= g.start_position < record.start_position for g in manifest.lost)
+        if epoch is not None and record.epoch != before.epoch and not is_lost:
             placed = align_up(epoch.position, ALIGNMENT_DIRECT) == record.start_position
             position = record.start_position if placed or _has_moved(record) else epoch.position
             began = LogEnd(last_lsn=epoch.first_lsn - 1, position=position, chain=epoch.chain)

@@ -126,12 +126,12 @@ def read_back(file: StorageFile, new: NewSegment, step: Callable[[], object] = l
     walk = walk_segment(file, header, record, record.end_position, gaps=gaps, row_seen=lambda row: None)
     for _ in walk.steps():
         step()
-    begun = (header.start_position, header.first_lsn, header.chain, int(header.flags))
+    start_facts = (header.start_position, header.first_lsn, header.chain, int(header.flags))
     start = (record.start_position, record.first_lsn, record.start_chain, record.flags)
     frames = record.frames or walk.frames
     expected = (*start, None, record.last_lsn + 1, frames, record.records, record.end_chain)
-    if (*begun, *_facts_of(walk)) != expected:
-        raise unlike(record.name, walk, expected, begun)
+    if (*start_facts, *_facts_of(walk)) != expected:
+        raise unlike(record.name, walk, expected, start_facts)
     return frames
 
 
@@ -140,11 +140,11 @@ def _facts_of(walk: FrameWalk) -> tuple[object, ...]:
     return walk.fault, walk.next_lsn, walk.frames, walk.records, walk.end_chain
 
 
-def unlike(name: str, walk: FrameWalk, expected: object, begun: tuple[object, ...] = ()) -> WalkitError:
+def unlike(name: str, walk: FrameWalk, expected: object, start_facts: tuple[object, ...] = ()) -> WalkitError:
     """Return the error of a segment that stays, or of a new one that is not published: it is not as it has to be."""
     if walk.error is not None:
         return walk.error
-    found = (*begun, *_facts_of(walk))
+    found = (*start_facts, *_facts_of(walk))
     differs = walk.fault.value if walk.fault else f"expected {expected}, found {found}"
     return CorruptionError(
         f"segment {name} is damaged at position {walk.position:,}: {differs}. Nothing was changed",
