@@ -206,5 +206,5 @@ def _begins(file: StorageFile, record: SegmentRecord) -> bool:
     if header is None:
         return False
     found = (header.start_position, header.first_lsn, header.chain, header.epoch, header.created_us)
-    said = (record.start_position, record.first_lsn, record.start_chain, record.epoch, record.created_us)
-    return found == said and int(header.flags) == record.flags
+    expected = (record.start_position, record.first_lsn, record.start_chain, record.epoch, record.created_us)
+    return found == expected and int(header.flags) == record.flags

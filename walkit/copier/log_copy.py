@@ -197,17 +197,17 @@ def _copy(
     take_along: Callable[[], None],
 ) -> CopyReport:
     load_manifest(source)  # no folder is made without a log
-    unfinished = FileStorage(folder + PARTIAL_SUFFIX)
-    unfinished.create_for(source)
-    with _locked(unfinished) as lock:
-        _keep_private(source, unfinished)
+    partial_copy = FileStorage(folder + PARTIAL_SUFFIX)
+    partial_copy.create_for(source)
+    with _locked(partial_copy) as lock:
+        _keep_private(source, partial_copy)
         _refuse_place(source, folder)
-        report = copy_into(source, unfinished, progress, folder, along)
+        report = copy_into(source, partial_copy, progress, folder, along)
         take_along()
         _refuse_place(source, folder)
-        _refuse_moved(unfinished, lock)
-        with Translated(f"rename to {folder!r} the folder", "", unfinished.location):
-            os.rename(unfinished.location, folder)
+        _refuse_moved(partial_copy, lock)
+        with Translated(f"rename to {folder!r} the folder", "", partial_copy.location):
+            os.rename(partial_copy.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
     return report
 
@@ -275,7 +275,7 @@ def copy_into(
     with _claimed(source, f"{location}\0{_number_of(target)}") as claimed:
         meter = _Meter(progress, claimed)
         gathering = Gathering(target, meter.renew)
-        snapshots, left = _gathered(source, gathering, claimed, meter, along.named_in(location))
+        snapshots, left = _gather(source, gathering, claimed, meter, along.named_in(location))
         manifest = gathering.manifest()
         place(target, part_names(((record, record) for record in manifest.sealed), snapshots))
         for record in manifest.sealed:
@@ -298,7 +298,7 @@ def _copy_to_objects(
     target = ObjectTarget(store)
     with closing(store), _claimed(source, store.location) as claimed:  # its next put opens it again
         meter = _Meter(progress, claimed)
-        snapshots, left = _gathered(source, target, claimed, meter, along.named_in(store.location))
+        snapshots, left = _gather(source, target, claimed, meter, along.named_in(store.location))
         meter.copied(0)
         take_along()
         left = sorted([*snapshots, *left])  # an untrimmed log has all that they have
@@ -427,7 +427,7 @@ def _report(
     )
 
 
-def _gathered(
+def _gather(
     source: Storage, gathering: Target, claimed: Claim, meter: _Meter, payload_places: Mapping[int, str]
 ) -> tuple[tuple[int, ...], list[int]]:
     """Gather the log as it is now; return the LSNs of its snapshots, and of those that were left out.

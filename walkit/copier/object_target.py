@@ -195,9 +195,9 @@ class ObjectTarget:
             )
         extra = {key: value for key, value in manifest.extra.items() if key != LEVEL_KEY}
         kept = {key: value for key, value in self._stored.extra.items() if key != "removed"}
-        said, own = bulks.taken.fields()
+        taken, own = bulks.taken.fields()
         new = replace(manifest, generation=self._stored.generation, extra=kept, **own)
-        self._put_manifest(new, {**extra, **said}, self._tag)
+        self._put_manifest(new, {**extra, **taken}, self._tag)
         return manifest
 
     def close(self) -> None:
@@ -217,23 +217,23 @@ def _floor_of(manifest: Manifest) -> LogPlace:
 
 def _refuse_plan(manifest: Manifest, floor: LogPlace, location: str) -> None:
     """OptionsError for a log that bulks cannot have: each of them follows the one before it without a jump."""
-    why = "" if manifest.ack_order == "append" else "it acknowledges in completion order"
-    why = why or ("" if not manifest.gaps else "it has holes or lost ranges")
+    reason = "" if manifest.ack_order == "append" else "it acknowledges in completion order"
+    reason = reason or ("" if not manifest.gaps else "it has holes or lost ranges")
     place = floor.end
     ends = {place}
     for record in manifest.sealed:
         start = (record.first_lsn - 1, record.start_chain)
         near = place.position <= record.start_position <= align_up(place.position, ALIGNMENT_DIRECT)
         if record.flags & SegmentFlag.COMPACTED:
-            why = why or "it is compacted"
+            reason = reason or "it is compacted"
         elif start != (place.last_lsn, place.chain) or not near:
-            why = why or f"segment {record.name} begins after a jump"
+            reason = reason or f"segment {record.name} begins after a jump"
         place = LogEnd(last_lsn=record.last_lsn, position=record.end_position, chain=record.end_chain)
         ends.add(place)
-    begun = [e for e in manifest.lineage if e.number > floor.epoch]
-    if any(LogEnd(last_lsn=e.first_lsn - 1, position=e.position, chain=e.chain) not in ends for e in begun):
-        why = why or "one of its epochs begins after a jump"
+    started = [e for e in manifest.lineage if e.number > floor.epoch]
+    if any(LogEnd(last_lsn=e.first_lsn - 1, position=e.position, chain=e.chain) not in ends for e in started):
+        reason = reason or "one of its epochs begins after a jump"
     if manifest.low_watermark:
-        why = why or "it was trimmed"
-    if why:
-        refuse("target", location, f"no object store can have this log: {why}; copy it into a folder")
+        reason = reason or "it was trimmed"
+    if reason:
+        refuse("target", location, f"no object store can have this log: {reason}; copy it into a folder")

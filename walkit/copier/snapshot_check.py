@@ -52,13 +52,13 @@ def refuse_snapshot(info: SnapshotInfo, wanted: FrameIdentity) -> None:
     """Raise the SnapshotError of a snapshot that belongs to another log, or to another history of this one."""
     found = info.identity
     if wanted.log_id != found.log_id:
-        why = f"belongs to another log ({found.log_id:#018x}, not {wanted.log_id:#018x})"
+        fault = f"belongs to another log ({found.log_id:#018x}, not {wanted.log_id:#018x})"
     else:
-        why = (
+        fault = (
             f"belongs to another history of this log: record {info.lsn} was then of epoch {found.epoch} "
             f"({found.epoch_id:#018x}), and is now of epoch {wanted.epoch} ({wanted.epoch_id:#018x})"
         )
-    raise SnapshotError(f"the snapshot {info.name} {why}", stage="identity", retry=_RETRY_READ)
+    raise SnapshotError(f"the snapshot {info.name} {fault}", stage="identity", retry=_RETRY_READ)
 
 
 @contextmanager

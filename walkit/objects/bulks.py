@@ -84,16 +84,16 @@ class Bulks:
         Without `bodies` only the header of each is read, and its data and tag are empty.
         """
         get = self.get if bodies else self._bare
-        asked: deque[Callable[[], Bulk | None]] = deque()
+        requested: deque[Callable[[], Bulk | None]] = deque()
         largest, room, number = 1, 1, first
         pool = ThreadPoolExecutor(PARALLEL, "walkit-bulks")
         try:
-            while asked or last is None or number <= last:
-                while len(asked) < room and (last is None or number <= last):
+            while requested or last is None or number <= last:
+                while len(requested) < room and (last is None or number <= last):
                     is_near = room == 1 or number in self._kept
-                    asked.append(partial(get, number) if is_near else pool.submit(get, number).result)
+                    requested.append(partial(get, number) if is_near else pool.submit(get, number).result)
                     number += 1
-                bulk = asked.popleft()()
+                bulk = requested.popleft()()
                 yield bulk
                 largest = max(largest, 0 if bulk is None else len(bulk.data))
                 room = min(room * 2, PARALLEL, max(bytes_max // largest, 1))

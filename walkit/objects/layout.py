@@ -164,8 +164,8 @@ class BulkHeader(NamedTuple):
             raise damaged(name, "has a header of a wrong checksum", f"{crc:#010x}", f"{found:#010x}")
         refuse_newer(name, version, size, BULK_HEADER_BYTES, critical)
         if draft != FORMAT_DRAFT or fields[-1]:
-            says = f"0, draft {draft}, flags {fields[-1]:#x}"
-            raise FormatVersionError(name, found=says, supported=f"0, draft {FORMAT_DRAFT}, no flags")
+            declared = f"0, draft {draft}, flags {fields[-1]:#x}"
+            raise FormatVersionError(name, found=declared, supported=f"0, draft {FORMAT_DRAFT}, no flags")
         header = cls(*fields)
         wrong = _outside_limits(header)
         if wrong:

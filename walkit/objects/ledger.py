@@ -162,7 +162,7 @@ class Ledger:
                 with once(self._counting), self._counting:
                     self._waiting -= 1
             try:
-                batch = self._batch or self._begun()
+                batch = self._batch or self._new_batch()
                 self._batch, self._owner, before = batch, get_ident(), batch.draft
                 try:
                     return batch, do()
@@ -178,7 +178,7 @@ class Ledger:
             finally:
                 self._turn.release()
 
-    def _begun(self) -> _Batch:
+    def _new_batch(self) -> _Batch:
         """Read the object, when the next put is due: so what is decided on is as new as it can be."""
         time.sleep(max(self._due_s - time.monotonic(), 0))
         stored, tag = self._fetch()

@@ -47,7 +47,7 @@ class ObjectSink:
         """Called, by one thread at a time, to save the vouched end in the background."""
         self.begin_saving: Callable[[], object] = lambda: None
         """Called with the first frame: from now on the vouched end is saved from time to time."""
-        self._number, self._asked = vouched.saved.number, 0
+        self._number, self._save_requested_at = vouched.saved.number, 0
         self._epoch = vouched.saved.epoch
         # Appended by `assign`, whose calls are serial; taken from the left by `publish`, under the commit lock.
         self._assigned: deque[LogPlace] = deque()
@@ -69,11 +69,11 @@ class ObjectSink:
             raise LogExhaustedError("segment", number, SEGMENT_NUMBER_MAX)
         if number - self.vouched.saved.number > AHEAD_MAX - self.window:
             self.vouched.save()
-        elif not self._asked:
-            self._asked = number
+        elif not self._save_requested_at:
+            self._save_requested_at = number
             self.begin_saving()
-        elif number - max(self._asked, self.vouched.saved.number) >= SAVE_OBJECTS:
-            self._asked = number
+        elif number - max(self._save_requested_at, self.vouched.saved.number) >= SAVE_OBJECTS:
+            self._save_requested_at = number
             self.save_soon()
         self._number = number
         end = LogPlace(number, frame.next_position, frame.last_lsn, frame.header_crc, self._epoch)

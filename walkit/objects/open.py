@@ -159,7 +159,7 @@ class ObjectFiles:
     time: PassedTime = field(default_factory=PassedTime)
     on_seal: Callable[[], object] | None = None
 
-    def begun(self) -> None:
+    def count_segment(self) -> None:
         """Count a stretch that is full."""
         self.rotations += 1
         if self.on_seal is not None:
@@ -237,7 +237,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     maintenance.every(SAVE_S, save, "seal")
     sink.save_soon = lambda: maintenance.submit("seal", save)
     sink.begin_saving = lambda: maintenance.submit("seal", lambda: None)  # its thread does the periodic saves
-    sink.segment_begun = files.begun
+    sink.segment_begun = files.count_segment
     if sweeper.is_behind:
         maintenance.submit("retain", partial(sweep, sweeper))
     return parts_of(upkeep, core, driver, ports)

@@ -150,12 +150,12 @@ class _SegmentFile(MemoryFile):
     def __init__(self, latest: Callable[[], ObjectView], first: BulkHeader, last: int) -> None:
         """`latest` returns the newest view; `last` is the number of the last bulk that is asked for ahead."""
         view = latest()
-        begun = view.manifest.epoch_of(first.epoch)
-        is_first = begun is not None and begun.first_lsn == first.first_lsn
+        epoch = view.manifest.epoch_of(first.epoch)
+        is_first = epoch is not None and epoch.first_lsn == first.first_lsn
         self._header = replace(
             segment_of(first),
             # An epoch of wider frames begins after the end of the one before.
-            previous_end=begun.position if begun is not None and is_first else first.start_position,
+            previous_end=epoch.position if epoch is not None and is_first else first.start_position,
             frame_bytes_max=FRAME_BYTES_LIMIT,  # that of the first bulk need not hold for the others
         )
         super().__init__(self._header.name, self._header.encode())

@@ -118,8 +118,8 @@ class ObjectView(View):
         if sealed:
             last = sealed[-1]
             place = LogPlace(0, last.end_position, last.last_lsn, last.end_chain, last.epoch)
-        begun = [e for e in self.manifest.lineage if e.number > place.epoch]
-        ends = [LogPlace(0, e.position, e.first_lsn - 1, e.chain, e.number) for e in begun]
+        later_epochs = [e for e in self.manifest.lineage if e.number > place.epoch]
+        ends = [LogPlace(0, e.position, e.first_lsn - 1, e.chain, e.number) for e in later_epochs]
         for end in (*ends, self.end):
             if end.position > place.position:
                 yield stretch(place, end._replace(epoch=place.epoch), self.manifest.next_segment, 0)
@@ -218,7 +218,7 @@ class ObjectEnd:
         """The end of the last bulk that may be gone."""
         self._known: dict[int, LogPlace] = {}
         """Ends of bulks, one for each thousand numbers: derived, to find a place with few requests."""
-        self._begun: list[EpochRecord] = []
+        self._epochs: list[EpochRecord] = []
         """The epochs whose fence was seen: the manifest may not have them in its lineage yet."""
         self._quiet = 0
         """How many times in a row nothing new was found."""
@@ -256,7 +256,7 @@ class ObjectEnd:
             self._advance()
             place, floor = self._place, self.floor
             known = self.manifest.lineage
-            lineage = (*known, *(e for e in self._begun if all(e.number > each.number for each in known)))
+            lineage = (*known, *(e for e in self._epochs if all(e.number > each.number for each in known)))
             manifest = replace(as_manifest(self.manifest, self.claims), lineage=lineage, end=place.end)
         view = ObjectView(self._folder, manifest, floor, place, self)
         return ReaderView(view, place.lsn, place.position, place.position)
@@ -341,7 +341,7 @@ class ObjectEnd:
         if self.judged(header, self._place) is not Fit.FITS:
             return False
         if header.is_fence:
-            self._begun.append(epoch_record(header))
+            self._epochs.append(epoch_record(header))
         self._place = header.end
         self._known.setdefault(header.number // AHEAD_MAX, header.end)
         if self._bodies:

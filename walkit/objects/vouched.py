@@ -52,8 +52,8 @@ def manifest_of(found: ObjectBytes | None, location: str, log_id: int | None = N
 def refuse_removed(manifest: Manifest, location: str) -> None:
     """Raise LogNotFoundError for a log that was removed, and for an unfinished copy."""
     if manifest.extra.get("removed"):
-        why = "it was removed, or is an unfinished copy. `walkit remove` deletes the rest; a log goes to another place"
-        raise LogNotFoundError(location, why)
+        reason = "it was removed, or is an unfinished copy: `walkit remove` deletes the rest"
+        raise LogNotFoundError(location, reason)
 
 
 class VouchedEnd:

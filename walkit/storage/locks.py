@@ -234,7 +234,7 @@ def lock_is_held(folder: Folder, name: str) -> bool:
         except FileNotFoundError:
             return False
         with raw:
-            return ask(raw.fileno())
+            return is_locked(raw.fileno())
 
 
 def try_lock(fd: int) -> bool:
@@ -287,7 +287,7 @@ def unlock(fd: int) -> None:
     fcntl.flock(fd, fcntl.LOCK_UN)
 
 
-def ask(fd: int) -> bool:
+def is_locked(fd: int) -> bool:
     """Say whether another opening of a file has its lock. OSError."""
     if _HAS_OFD:
         try:
@@ -336,7 +336,7 @@ def _write_information(fd: int, line: bytes) -> None:
 def _holder_in(folder: Folder, name: str, *, same_process: bool) -> LockHolder:
     """Return the holder of a folder, as far as a lock in it that is held says who it is."""
     with contextlib.suppress(OSError), open_regular(folder, name, os.O_RDONLY, "read") as raw:
-        if ask(raw.fileno()):
+        if is_locked(raw.fileno()):
             return _holder(raw.fileno(), same_process=same_process)
     return replace(_UNKNOWN_HOLDER, same_process=same_process)
 

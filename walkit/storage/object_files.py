@@ -225,9 +225,9 @@ class FileObjectStore:
     def _alone(self) -> Iterator[None]:
         """Have the lock of the store for the block; ObjectThrottledError if another process does not give it up."""
         with once(self._guard), self._guard:
-            give_up = time.monotonic() + _LOCK_WAIT_S
+            deadline_s = time.monotonic() + _LOCK_WAIT_S
             while isinstance(lock := self._storage.lock(LOCK), LockHolder):
-                if time.monotonic() > give_up:
+                if time.monotonic() > deadline_s:
                     raise self._error(ObjectThrottledError, "lock", LOCK, f"process {lock.pid} has the lock")
                 time.sleep(_LOCK_PAUSE_S)
             try:
@@ -257,8 +257,8 @@ class FileObjectStore:
     def _name(self, key: str) -> str:
         return quote(checked_name(key, self.location), safe="")
 
-    def _error(self, kind: type[ObjectStoreError], action: str, key: str, why: object) -> ObjectStoreError:
-        return kind(f"cannot {action} {key!r} in {self.location}: {why}", store=self.location, key=key)
+    def _error(self, kind: type[ObjectStoreError], action: str, key: str, reason: object) -> ObjectStoreError:
+        return kind(f"cannot {action} {key!r} in {self.location}: {reason}", store=self.location, key=key)
 
     @contextmanager
     def _answers(self, action: str, key: str) -> Iterator[None]:

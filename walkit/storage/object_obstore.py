@@ -120,7 +120,7 @@ class ObstoreObjectStore:
         if prefix:
             checked_name(prefix, self._url)
         pages = self._obstore.list(self._reads, prefix or None, offset=after or None)
-        while page := self._ask("list", prefix, lambda: next(pages, ())):
+        while page := self._call("list", prefix, lambda: next(pages, ())):
             for meta in page:
                 yield ObjectEntry(meta["path"], meta["size"], self._tag(meta))
 
@@ -132,7 +132,7 @@ class ObstoreObjectStore:
         """Remove objects, up to 1,000 in a request if the store has bulk requests."""
         paths = [checked_name(key, self._url) for key in keys]
         if paths:
-            self._ask("delete", paths[0], lambda: self._obstore.delete(self._writes, paths))
+            self._call("delete", paths[0], lambda: self._obstore.delete(self._writes, paths))
 
     def close(self) -> None:
         """Nothing is held."""
@@ -146,7 +146,7 @@ class ObstoreObjectStore:
 
     def _put(self, action: str, key: str, data: Buffer, mode: PutMode) -> str:
         checked_name(key, self._url)
-        result = self._ask(action, key, lambda: self._obstore.put(self._writes, key, data, mode=mode))
+        result = self._call(action, key, lambda: self._obstore.put(self._writes, key, data, mode=mode))
         return self._checked(self._tag(result), action, key)
 
     def _get(self, key: str, options: GetOptions) -> ObjectBytes:
@@ -156,7 +156,7 @@ class ObstoreObjectStore:
             result = self._obstore.get(self._reads, key, options=options)
             return ObjectBytes(result.bytes().to_bytes(), self._checked(self._tag(result.meta), "read", key))
 
-        return self._ask("read", key, read)
+        return self._call("read", key, read)
 
     def _checked(self, tag: str | None, action: str, key: str) -> str:
         if not tag:
@@ -164,7 +164,7 @@ class ObstoreObjectStore:
             raise ObjectUnsupportedError(text, what="tags", store=self._url, key=key)
         return tag
 
-    def _ask(self, action: str, key: str, request: Callable[[], T]) -> T:
+    def _call(self, action: str, key: str, request: Callable[[], T]) -> T:
         try:
             return request()
         except ObjectStoreError:
@@ -193,6 +193,6 @@ class ObstoreObjectStore:
         else:
             kind = ObjectUnknownError if status is None or status >= 500 else ObjectStoreError
         details = dict.fromkeys("".join(each) for each in _DETAILS.findall(text))
-        why = " ".join([str(status or type(error).__name__), *details])
-        message = f"cannot {action} {key!r} in {self._url}: {why}"
+        reason = " ".join([str(status or type(error).__name__), *details])
+        message = f"cannot {action} {key!r} in {self._url}: {reason}"
         return kind(message, store=self._url, key=key, status=status)

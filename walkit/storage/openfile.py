@@ -18,7 +18,7 @@ from functools import partial
 from walkit.errors import StorageError
 from walkit.storage.folder import Folder, number_of, open_regular
 from walkit.storage.interface import Buffer, FileNumber, Translated, storage_error
-from walkit.storage.locks import ask, try_lock, unlock
+from walkit.storage.locks import is_locked, try_lock, unlock
 
 _WRITE_BYTES_MAX = 0x7FFF_F000
 """Most bytes one write or read call takes on Linux (MAX_RW_COUNT, write(2)); more is split."""
@@ -213,7 +213,7 @@ class FileStorageFile:
     def is_held(self) -> bool:
         """Say whether another opening of the file has its lock; takes nothing. See `HoldableFile`."""
         with Translated("ask about the lock of", self._name, self._location):
-            return ask(self._fd)
+            return is_locked(self._fd)
 
     def free(self) -> None:
         """Free the lock of this opening, also for the copies that a forked child has. See `HoldableFile`."""
