@@ -145,14 +145,14 @@ class Store(MappingApi):
         check_progress(progress, "(phase, done, total)")
 
         def work() -> Store:
-            told = ending_early(progress)
-            scanned = None if told is None else lambda done, total: told("scan", done, total)
+            guarded = ending_early(progress)
+            scanned = None if guarded is None else lambda done, total: guarded("scan", done, total)
             feed, wanted = FrameFeed(), store_options or StoreOptions()
             gate = admission_of(wanted, options.on_full if isinstance(options, LogOptions) else "block")
             ports = LogPorts(ack_sink=feed, gate=gate)
             log = writer_at(path, storage, storage_options, mode, options, events, scanned, ports)
             try:
-                return cls(log, feed, gate, wanted, told)
+                return cls(log, feed, gate, wanted, guarded)
             except BaseException:
                 log.close()
                 raise

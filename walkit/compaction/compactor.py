@@ -154,8 +154,8 @@ class Compactor:
         self._refuse_closed()  # in a forked child no thread ever frees the lock
 
         def work() -> CompactionReport:
-            told = ending_early(progress)
-            return self._compact(exact_from_lsn, waste_ratio, throttle, told)
+            guarded = ending_early(progress)
+            return self._compact(exact_from_lsn, waste_ratio, throttle, guarded)
 
         return run_uninterrupted(work, "compact", events=self._events)
 

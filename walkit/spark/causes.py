@@ -87,12 +87,12 @@ def _causes(side: SideLog, other: SideLog, lsns: Numbers, other_lsns: Numbers) -
     # The log was trimmed since it was loaded: where the record was is known, and that it is gone.
     gone = wanted & (sources == DROPPED)
     numbers["from_lsn"][gone] = numbers["to_lsn"][gone] = lsns[gone]
-    _tell_dropped(side, other, ~here & (other_lsns > 0), other_lsns, sources, numbers)
+    _fill_dropped(side, other, ~here & (other_lsns > 0), other_lsns, sources, numbers)
     columns = {"source": pa.array(sources.tolist(), pa.string())}
     return columns | {name: pa.array(values, pa.int64(), mask=values < 0) for name, values in numbers.items()}
 
 
-def _tell_dropped(
+def _fill_dropped(
     side: SideLog,
     other: SideLog,
     absent: npt.NDArray[np.bool_],

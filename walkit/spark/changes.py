@@ -134,8 +134,8 @@ def _as_cdc(found: DataFrame) -> DataFrame:
             F.array(row("delete", "pre_value"))
         )
     )
-    told = found.withColumn("image", F.explode(rows))
-    return told.select(
+    images = found.withColumn("image", F.explode(rows))
+    return images.select(
         "key",
         F.col("image.value").alias("value"),
         F.col("image.word").alias("_change_type"),

@@ -70,8 +70,8 @@ class LogFacts:
             return
         if lsn < self.exact_from_lsn:
             raise self.refusal(lsn, self.exact_from_lsn)
-        begun = self.first_lsn == 1 or self.from_lsn or 0 < self.snapshot_lsn < lsn
-        if not begun:
+        is_complete = self.first_lsn == 1 or self.from_lsn or 0 < self.snapshot_lsn < lsn
+        if not is_complete:
             raise self.refusal(1, self.first_lsn)
 
     def require_records(self, first_lsn: int) -> None:

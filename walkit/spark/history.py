@@ -49,7 +49,7 @@ def states(log: Log, lsns: Iterable[int]) -> DataFrame:
     for lsn in wanted:
         last = of.until(lsn)
     rows = with_next(last.part())
-    asked = F.array(*(F.lit(lsn).cast("bigint") for lsn in wanted))
-    held = F.filter(asked, lambda at: (at >= F.col("lsn")) & F.coalesce(at < F.col("next"), F.lit(True)))
+    requested = F.array(*(F.lit(lsn).cast("bigint") for lsn in wanted))
+    held = F.filter(requested, lambda at: (at >= F.col("lsn")) & F.coalesce(at < F.col("next"), F.lit(True)))
     live = rows.where(F.col("kind") != int(Kind.DELETE))
     return live.select(F.explode(held).alias("at_lsn"), "key", "value", "lsn")

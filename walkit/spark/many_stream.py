@@ -56,9 +56,9 @@ class ManyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @noted()
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802 - Spark's name
         """Return where the batch after `start` ends in each log; `start` if there is nothing new in any."""
-        begun = self._offsets(start)
+        starts = self._offsets(start)
         return {
-            OF_LOGS: {path: reader.latestOffset(begun[path], limit) for path, reader in self.readers.items()}
+            OF_LOGS: {path: reader.latestOffset(starts[path], limit) for path, reader in self.readers.items()}
         }
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's name
@@ -68,11 +68,11 @@ class ManyStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @noted()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         """Return the tasks of a batch, each of one log."""
-        begun, ended = self._offsets(start), self._offsets(end)
+        starts, ended = self._offsets(start), self._offsets(end)
         return [
             InputPartition((path, ended[path]["log_id"], part.value))
             for path, reader in self.readers.items()
-            for part in reader.partitions(begun[path], ended[path])
+            for part in reader.partitions(starts[path], ended[path])
         ]
 
     @noted()

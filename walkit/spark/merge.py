@@ -25,8 +25,8 @@ def merged(keyed: DataFrame, rank: Mapping[str, int] | None) -> DataFrame:
     newest = columns.groupBy("key", LOG_ID).agg(F.max("lsn").alias("lsn"))
     by_key = Window.partitionBy("key")
     if rank is None:
-        words = ("walkit: key 0x", F.hex("key"), " is in several logs, one of them ", F.col(LOG_ID), HINT)
-        conflict = F.concat(*(F.lit(word) if isinstance(word, str) else word for word in words))
+        parts = ("walkit: key 0x", F.hex("key"), " is in several logs, one of them ", F.col(LOG_ID), HINT)
+        conflict = F.concat(*(F.lit(word) if isinstance(word, str) else word for word in parts))
         last = F.when(F.count("*").over(by_key) == 1, True).otherwise(F.raise_error(conflict).cast("boolean"))
     else:
         of_log = F.create_map(*(F.lit(each) for pair in rank.items() for each in pair))[F.col(LOG_ID)]

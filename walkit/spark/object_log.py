@@ -142,8 +142,8 @@ def lsn_at(view: ObjectView, time: datetime) -> int:
     low, high = view.floor.number, view.end.number
     while low < high:
         middle = (low + high + 1) // 2
-        begun = view.source.header(middle, view.first_lsn)
-        low, high = (middle, high) if begun.sealed_us <= wanted_us else (low, middle - 1)
+        header = view.source.header(middle, view.first_lsn)
+        low, high = (middle, high) if header.sealed_us <= wanted_us else (low, middle - 1)
     if low == view.floor.number and view.files.spans:
         return lsn_in(view.files, wanted_us)
     # From its first frame on: a bulk of a copy has many, and fences after it have its time.

@@ -125,11 +125,11 @@ class LoadOptions:
     given: frozenset[str]
     """The options that were given, as `OPTIONS` spells them."""
 
-    def refuse(self, names: Sequence[str], why: str) -> None:
+    def refuse(self, names: Sequence[str], reason: str) -> None:
         """Raise OptionsError where one of these options was given."""
         for name in names:
             if name in self.given:
-                raise OptionsError(f"option {name} {why}", option=name)
+                raise OptionsError(f"option {name} {reason}", option=name)
 
 
 def unknown(name: str) -> OptionsError:

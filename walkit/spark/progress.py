@@ -144,23 +144,23 @@ class _Follower(threading.Thread):
         super().__init__(name="walkit-spark-progress", daemon=True)
         self._tasks, self._callback = tasks, callback
         self._ended = threading.Event()
-        self._said: tuple[int, int] | None = None
+        self._reported: tuple[int, int] | None = None
         self._error: Exception | None = None
 
     def run(self) -> None:
         """Look every `LOOK_S`."""
         try:
             while not self._ended.wait(LOOK_S):
-                self._say(*self._tasks.count())
+                self._report(*self._tasks.count())
         except Exception as error:  # noqa: BLE001 - raised at the end of the block
             self._error = error
 
-    def _say(self, done: int, total: int) -> None:
-        if self._said is not None:
-            done = max(done, self._said[0])  # Spark forgets stages of long ago
+    def _report(self, done: int, total: int) -> None:
+        if self._reported is not None:
+            done = max(done, self._reported[0])  # Spark forgets stages of long ago
         total = max(total, done)
-        if total and (done, total) != self._said:
-            self._said = done, total
+        if total and (done, total) != self._reported:
+            self._reported = done, total
             self._callback(done, total)
 
     def end(self, *, is_done: bool = False) -> None:
@@ -173,7 +173,7 @@ class _Follower(threading.Thread):
             raise self._error
         self._tasks.settle()
         _, total = self._tasks.count()
-        self._say(total, total)
+        self._report(total, total)
 
 
 @contextmanager

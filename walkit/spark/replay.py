@@ -75,7 +75,7 @@ def replay(
             F.col("next").isNull() & (F.col("kind") != int(Kind.DELETE))
         )
         return last.select("key", "value", "lsn")
-    if _words(of.log, of.end) <= BROADCAST_WORDS:
+    if _word_count(of.log, of.end) <= BROADCAST_WORDS:
         return pick_newest(of.part("lsn bigint, key binary"), of.part())
     return _by_join(of.part())
 
@@ -123,14 +123,14 @@ def pick_newest(numbers: DataFrame, records: DataFrame) -> DataFrame:
     keyed = numbers.where(F.col("key").isNotNull())
     newest = keyed.groupBy("key").agg(F.max("lsn").alias("lsn"))
     bit = F.call_function("shiftleft", F.lit(1).cast("long"), _bit_of("lsn"))
-    words = newest.groupBy(_word_of("lsn").alias(WORD)).agg(F.bit_or(bit).alias(BITS))
-    found = records.withColumn(WORD, _word_of("lsn")).join(F.broadcast(words), WORD)
+    words = newest.groupBy(_word_number("lsn").alias(WORD)).agg(F.bit_or(bit).alias(BITS))
+    found = records.withColumn(WORD, _word_number("lsn")).join(F.broadcast(words), WORD)
     is_newest = F.getbit(BITS, _bit_of("lsn")) == 1
     live = found.where(is_newest & F.col("key").isNotNull() & (F.col("kind") != int(Kind.DELETE)))
     return live.select("key", "value", "lsn").withMetadata("lsn", {})
 
 
-def _word_of(lsn: str) -> Column:
+def _word_number(lsn: str) -> Column:
     return F.shiftright(lsn, 6)
 
 
@@ -138,14 +138,14 @@ def _bit_of(lsn: str) -> Column:
     return F.col(lsn).bitwiseAND(63).cast("int")
 
 
-def _words(facts: LogFacts, last: int) -> int:
+def _word_count(facts: LogFacts, last: int) -> int:
     """Return how many words of 64 LSNs the newest of each key may be in, at most."""
     return (last >> 6) - ((0 if facts.snapshot_lsn else facts.first_lsn) >> 6) + 1
 
 
 def _twice() -> Column:
     """Return the failure of a query where two rows are the newest record of one key."""
-    words = (
+    parts = (
         F.lit("walkit: replay_rows needs each record once; of key 0x"),
         F.hex("key"),
         F.lit(" the DataFrame has "),
@@ -154,7 +154,7 @@ def _twice() -> Column:
         F.col("lsn").cast("string"),
         F.lit(": a log is in it twice, or two logs that have this key"),
     )
-    return F.raise_error(F.concat(*words))
+    return F.raise_error(F.concat(*parts))
 
 
 def require_columns(df: DataFrame, what: str) -> None:

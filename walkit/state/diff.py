@@ -128,7 +128,7 @@ def compared(
     """Return the states of both sides, and the rows of `diff`, with offsets of 64 bits; raise its errors."""
     check_progress(progress, "(LSNs passed, LSNs to pass)")
     with ExitStack() as stack:
-        left, right = (_told(side, stack, progress) for side in (a, b))
+        left, right = (_state_of(side, stack, progress) for side in (a, b))
         left, right = _with_values(left, right, unchanged=unchanged)
         found = diff_states(left.newest, right.newest, unchanged=unchanged)
         found = _with_deletions(found, left, INSERTED, "left_lsn")
@@ -136,7 +136,7 @@ def compared(
     return left.newest, right.newest, found
 
 
-class _Told(NamedTuple):
+class _SideState(NamedTuple):
     """One side: its state, and the log in which deletions up to an LSN may be found that the state does not have."""
 
     newest: pa.Table
@@ -171,7 +171,7 @@ class _Half(NamedTuple):
         return len(self.value) if link is None else link.length
 
 
-def _with_equal_links(left: _Told, right: _Told) -> _Told:
+def _with_equal_links(left: _SideState, right: _SideState) -> _SideState:
     """Return the right side with the left side's link or value where one has a link and the values are equal.
 
     Values are fetched and compared some megabytes at a time: those that are equal are in memory no longer than that.
@@ -236,7 +236,7 @@ def _equal_of(left: ReadApi, right: ReadApi, pairs: list[tuple[_Half, _Half]]) -
     }
 
 
-def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> list[_Told]:
+def _with_values(left: _SideState, right: _SideState, *, unchanged: bool) -> list[_SideState]:
     """Return both sides with values instead of links. A link that both have stays, unless `unchanged` shows it."""
     links = [_links_of(side.newest) for side in (left, right)]
     if any(links) and not unchanged:
@@ -256,25 +256,25 @@ def _with_values(left: _Told, right: _Told, *, unchanged: bool) -> list[_Told]:
     return sides
 
 
-def _told(side: Side, stack: ExitStack, progress: StateProgress | None) -> _Told:
+def _state_of(side: Side, stack: ExitStack, progress: StateProgress | None) -> _SideState:
     source, at_lsn = parts_of_side(side)
     if isinstance(source, KeyedTable) and at_lsn is None:
-        return _Told(source.to_arrow())
+        return _SideState(source.to_arrow())
     if isinstance(source, MappingApi):
         log = getattr(source, "log", None)
         if at_lsn is None:
             lsn, state = source._dated()
-            return _Told(state, log, lsn)
+            return _SideState(state, log, lsn)
         source = source if log is None else log
     if isinstance(source, MappingApi | KeyedTable):
         refuse("at_lsn", at_lsn, f"a {type(source).__name__} has no earlier states; give its log and the LSN")
     if not isinstance(source, ReadApi):
         source = stack.enter_context(reader_at(source))
-    told = exact_state(source, at_lsn, progress)
-    return _Told(told.records.newest(), source, told.base_lsn)
+    exact = exact_state(source, at_lsn, progress)
+    return _SideState(exact.records.newest(), source, exact.base_lsn)
 
 
-def _with_deletions(found: pa.Table, side: _Told, change: str, column: str) -> pa.Table:
+def _with_deletions(found: pa.Table, side: _SideState, change: str, column: str) -> pa.Table:
     """Fill in the LSNs of deletions on one side that its state does not have."""
     if side.log is None or not side.up_to:
         return found

@@ -87,12 +87,12 @@ def recover(log: ReadApi, machine: StateMachine, progress: ReplayProgress | None
                 raise
             continue
         try:
-            told = replay(log, machine, progress=progress)
+            replayed = replay(log, machine, progress=progress)
         except (GapError, HistoryTrimmedError):
             if last or not seen.is_outdated(log):
                 raise
             continue
-        return MachineRecovery(snapshot=restored.info, refused=restored.refused, replay=told)
+        return MachineRecovery(snapshot=restored.info, refused=restored.refused, replay=replayed)
     raise AssertionError("the last attempt returns or raises")
 
 

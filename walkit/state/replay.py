@@ -167,7 +167,7 @@ def replay(
             _row_batches if pieces.arrow else View.batches,
             to_newest=last_lsn is None,
             exact=True,
-            begun=machine.applied_lsn > 0,
+            started=machine.applied_lsn > 0,
         )
         with closing(prefetched(iter(found), AHEAD if pieces.arrow else 1)) as drawn:
             for batch in drawn:
