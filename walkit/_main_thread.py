@@ -227,10 +227,10 @@ def ending_early(progress: Callable[..., object] | None) -> Callable[..., Any] |
     if task is None:
         return progress
 
-    def tell(*arguments: Any) -> None:
+    def report(*arguments: Any) -> None:
         if task.abandoned:
             raise Abandoned
         if progress is not None:
             progress(*arguments)
 
-    return tell
+    return report

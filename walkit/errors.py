@@ -188,9 +188,9 @@ class LogNotFoundError(WalkitError, FileNotFoundError):
     code = "log-not-found"
 
     def __init__(
-        self, path: str, why: str = "the manifest is missing. walkit.open(path) makes a new log"
+        self, path: str, reason: str = "the manifest is missing. walkit.open(path) makes a new log"
     ) -> None:
-        super().__init__(f"no log at {path}: {why}")
+        super().__init__(f"no log at {path}: {reason}")
         self.path = self.filename = path
         self.errno = ENOENT
 
@@ -439,10 +439,10 @@ class JournalFullError(LogFullError):
     def __init__(
         self, slots: int, checkpoint_lsn: int, *, failed: str = "", acknowledged_prefix: int = 0
     ) -> None:
-        why = f" (the last one failed: {failed})" if failed else ""
+        reason = f" (the last one failed: {failed})" if failed else ""
         super().__init__(
             f"the journal is full: its slots ({slots:,}) hold what follows LSN {checkpoint_lsn:,} and is in no "
-            f"checkpoint; nothing was written. store.checkpoint() makes room{why}",
+            f"checkpoint; nothing was written. store.checkpoint() makes room{reason}",
             reason="journal",
             acknowledged_prefix=acknowledged_prefix,
         )

@@ -143,15 +143,15 @@ class Record(NamedTuple):
 
     def _repr_pretty_(self, printer: Any, cycle: bool) -> None:
         """Show the record in IPython, also within a list, without the bytes of a long key or value."""
-        said = (_shortened(v) if isinstance(v, bytes) else repr(v) for v in self)
+        texts = (_shortened(v) if isinstance(v, bytes) else repr(v) for v in self)
         printer.text(
-            f"{type(self).__name__}({', '.join(f'{n}={t}' for n, t in zip(self._fields, said, strict=True))})"
+            f"{type(self).__name__}({', '.join(f'{n}={t}' for n, t in zip(self._fields, texts, strict=True))})"
         )
 
     def _repr_html_(self) -> str:
-        said = ("absent" if v is None else _shortened(v) if isinstance(v, bytes) else v for v in self[1:])
+        texts = ("absent" if v is None else _shortened(v) if isinstance(v, bytes) else v for v in self[1:])
         title = f"Record {self.lsn:,}{'' if self.verified else ', unverified'}"
-        return titled(title, list(zip(self._fields[1:], said, strict=True)))
+        return titled(title, list(zip(self._fields[1:], texts, strict=True)))
 
     def arrow(self) -> pa.RecordBatch:
         """Return the Arrow batch of a bundle record, as it was given to `append_bundle`; it shares the value's memory.

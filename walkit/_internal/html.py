@@ -87,15 +87,15 @@ def titled(title: object, pairs: Iterable[tuple[str, object]]) -> Markup:
     return tag("div", tag("b", title), facts(pairs))
 
 
-def options(title: object, given: Any, told: Mapping[str, object] | None = None) -> Markup:
+def options(title: object, given: Any, texts: Mapping[str, object] | None = None) -> Markup:
     """Return a table of the fields of a dataclass below a title; values that are not the default are bold.
 
-    `told` maps names to the text shown instead of a value.
+    `texts` maps names to the text shown instead of a value.
     """
     rows = []
     for field in fields(given):
         value = getattr(given, field.name)
-        text = shown((told or {}).get(field.name, value))
+        text = shown((texts or {}).get(field.name, value))
         rows.append((field.name, text if _is_default(field, value) else tag("b", text)))
     return titled(title, rows)
 
@@ -110,8 +110,8 @@ def shown(value: object) -> str:
         return f"{value:,.0f}" if value.is_integer() else f"{value:,.6g}"
     if is_dataclass(value) and not isinstance(value, type):
         given = [(f, getattr(value, f.name)) for f in fields(value) if f.repr]
-        said = ", ".join(f"{f.name}={shown(v)}" for f, v in given if not _is_default(f, v))
-        return f"{type(value).__name__}({said})"
+        listed = ", ".join(f"{f.name}={shown(v)}" for f, v in given if not _is_default(f, v))
+        return f"{type(value).__name__}({listed})"
     if isinstance(value, Sequence) and not isinstance(value, str | bytes):
         return f"{len(value):,} values" if len(value) > VALUES_MAX else ", ".join(map(shown, value))
     return str(value)

@@ -468,8 +468,8 @@ class OwnClaim(Claim):
         if self.ended == "lost" and self._value < oldest:
             return GapError(self._value, oldest)
         reason = "released" if self.ended == "released" else "dropped"
-        why = "released" if reason == "released" else "dropped, or another one of this name was taken"
-        return ClaimError(f"the claim {self.name!r} was {why}", name=self.name, reason=reason)
+        fate = "released" if reason == "released" else "dropped, or another one of this name was taken"
+        return ClaimError(f"the claim {self.name!r} was {fate}", name=self.name, reason=reason)
 
     def take_own(self) -> None:
         """Write the claim for the first time, and count it from then on."""

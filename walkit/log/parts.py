@@ -259,10 +259,10 @@ def _alignment(storage: Storage, options: LogOptions, events: EventSink) -> int:
     """Return the alignment of the frames to come: that of direct I/O if it is wanted and the place takes it."""
     if not options.direct_io:
         return ALIGNMENT_BUFFERED
-    why_not = "the storage has none"
+    reason = "the storage has none"
     if isinstance(storage, DirectStorage):
-        why_not = storage.why_not_direct() or ""
-    if not why_not:
+        reason = storage.why_not_direct() or ""
+    if not reason:
         return ALIGNMENT_DIRECT
-    events.emit("walkit.log.buffered", location=storage.location, reason=why_not)
+    events.emit("walkit.log.buffered", location=storage.location, reason=reason)
     return ALIGNMENT_BUFFERED

@@ -99,7 +99,7 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
         newest_us = max(newest_us, *(_began_us(facts, i, begun) for i in (index, index + 1)))
         age_us = facts.now_us - newest_us
         over = limits.hard_bytes_max is not None and bytes_left > limits.hard_bytes_max
-        asked = {
+        exceeded = {
             "age": limits.age_s is not None and age_us > limits.age_s * 1e6,
             "bytes": limits.at_capacity == "drop"
             and limits.bytes_max is not None
@@ -110,7 +110,7 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
             and all(claim.needed_lsn > segment.last_lsn for claim in facts.claims),
             "hard cap": over,
         }
-        if not any(asked.values()):
+        if not any(exceeded.values()):
             break
         if segment.last_lsn > facts.bound_lsn:
             return plan(("state",))
@@ -119,7 +119,7 @@ def plan_retention(limits: Retention, facts: RetentionFacts) -> RetentionPlan:
         if waiting:
             return plan(tuple(f"claim {name}" for name in waiting))
         dropped.update(dict.fromkeys(in_the_way))
-        reasons.update(dict.fromkeys(name for name, is_asked in asked.items() if is_asked))
+        reasons.update(dict.fromkeys(name for name, is_exceeded in exceeded.items() if is_exceeded))
         taken.append(segment)
         bytes_left -= _file_bytes(segment)
         records_left -= segment.records

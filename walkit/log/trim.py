@@ -355,8 +355,8 @@ class Trimmer:
             size = SEGMENT_HEADER_BYTES + record.size_bytes
             self._manifest_store.renew()
             if self._manifest_store.is_scarce:
-                why = "the disk is full: the rest of the manifest's space is kept for trims"
-                return Rewritten(bytes_before=size, bytes_after=size, failure=why)
+                reason = "the disk is full: the rest of the manifest's space is kept for trims"
+                return Rewritten(bytes_before=size, bytes_after=size, failure=reason)
             try:
                 return self._rewrite(record, waste_ratio, size)
             except WalkitError as error:

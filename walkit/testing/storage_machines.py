@@ -59,12 +59,12 @@ class StorageComparison(RuleBasedStateMachine):
         for name in made:
             self.create(name)
 
-    def compare(self, ask: Callable[[int], object]) -> object:
+    def compare(self, call: Callable[[int], object]) -> object:
         """Ask both storages (0 and 1) and return the answer, which has to be the same, errno included."""
         answers = []
         for side in (0, 1):
             try:
-                answers.append(ask(side))
+                answers.append(call(side))
             except StorageError as error:
                 answers.append(("refused", error.errno, error.name))
         assert answers[0] == answers[1]
@@ -136,7 +136,7 @@ class StorageComparison(RuleBasedStateMachine):
     def take_and_release(self, name: str) -> None:
         """Take a lock on any name, ask about it, release it, and remove its file: its bytes are the backend's own."""
 
-        def ask(side: int) -> object:
+        def call(side: int) -> object:
             storage = self.both[side]
             lock = storage.lock(f"{name}.lock")
             assert not isinstance(lock, LockHolder)
@@ -148,13 +148,13 @@ class StorageComparison(RuleBasedStateMachine):
             storage.remove(f"{name}.lock")
             return answers, storage.is_locked(f"{name}.lock")
 
-        self.compare(ask)
+        self.compare(call)
 
     @rule(name=names, offset=st.integers(-2, 40), data=st.binary(max_size=40), writable=st.booleans())
     def use_cell(self, name: str, offset: int, data: bytes, writable: bool) -> None:
         """Store into a cell and read it through another opening of it."""
 
-        def ask(side: int) -> object:
+        def call(side: int) -> object:
             cell = self.both[side].cell(f"{name}.cell", 32, writable=writable)
             if cell is None:
                 return None
@@ -168,7 +168,7 @@ class StorageComparison(RuleBasedStateMachine):
                 reader.close()
             return seen
 
-        self.compare(ask)
+        self.compare(call)
 
     @invariant()
     def same_names_and_sizes(self) -> None:
@@ -191,19 +191,19 @@ class StorageComparison(RuleBasedStateMachine):
         """Return the name of a file that was opened once."""
         return sorted(self.files)[which % len(self.files)]
 
-    def _do(self, operation: str, ask: Callable[[int], object]) -> None:
+    def _do(self, operation: str, call: Callable[[int], object]) -> None:
         """Compare an operation, and count it if it was not refused."""
-        answer = self.compare(ask)
+        answer = self.compare(call)
         self.did[operation] += not (isinstance(answer, tuple) and answer[:1] == ("refused",))
 
     def _open(self, name: str, opening: Callable[[int], StorageFile]) -> None:
         opened: list[StorageFile] = []
 
-        def ask(side: int) -> object:
+        def call(side: int) -> object:
             opened.append(opening(side))
             return opened[-1].name
 
-        self.compare(ask)
+        self.compare(call)
         if len(opened) == 2:
             for old in self.files.get(name, ()):
                 old.close()
