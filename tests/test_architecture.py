@@ -362,7 +362,7 @@ def test_every_module_has_a_docstring(checkout: Checkout) -> None:
     assert not found, "\n".join(found)
 
 
-def test_every_test_says_its_goal(checkout: Checkout) -> None:
+def test_every_test_has_its_goal(checkout: Checkout) -> None:
     """Every test function has a docstring of exactly one line."""
     assert without_goal({"a.py": 'def test_a():\n    """Two\n    lines."""\ndef test_b(): ...\n'}) != []
     found = without_goal(python_files(checkout, "tests/"))

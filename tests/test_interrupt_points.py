@@ -500,14 +500,14 @@ SEEN_EACH_TIME = ("open a replica's log", "open a replica", "start")
 
 
 @pytest.mark.parametrize("name", SEEN_EACH_TIME)
-def test_an_interrupt_at_points_of_who_opens_a_replica(name: str, primary: Primary) -> None:
+def test_an_interrupt_at_points_of_opening_a_replica(name: str, primary: Primary) -> None:
     """Strike at some points, as above: the replica or its log is open and usable, or ends when asked; or unlocked."""
     assert strike_following(name, primary.address, count(1, STEPS.get(name, 1))) > 2
 
 
 @pytest.mark.slow  # minutes, since a replica is started for most points; three ways are struck at some by default
 @pytest.mark.parametrize("name", FOLLOWING)
-def test_an_interrupt_at_each_point_of_who_opens_a_replica(name: str, primary: Primary) -> None:
+def test_an_interrupt_at_each_point_of_opening_a_replica(name: str, primary: Primary) -> None:
     """Strike at one point after the other, to the last: see above."""
     assert strike_following(name, primary.address, count(1)) > 2
 

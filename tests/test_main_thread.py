@@ -102,7 +102,7 @@ def test_progress_is_called_on_the_worker_and_its_error_ends_the_work() -> None:
     assert ending_early(print) is print and ending_early(None) is None
 
 
-def test_a_signal_handler_may_ask_for_work_while_the_main_thread_waits() -> None:
+def test_a_signal_handler_may_start_work_while_the_main_thread_waits() -> None:
     """Signal the main thread while it waits; the handler has work done, which the first waits for: both are done."""
     done, told = list[str](), threading.Event()
 

@@ -62,7 +62,7 @@ def test_a_record_is_short_in_a_notebook() -> None:
     assert len(repr(record)) > 1_000_000
 
 
-def test_what_opening_verifying_and_repairing_say_is_text(tmp_path: Path) -> None:
+def test_reports_of_opening_verifying_and_repairing_are_text(tmp_path: Path) -> None:
     """Leave half a frame after a log's end and print each report: few lines, with the cut and the outcome in words."""
     with walkit.open(
         tmp_path / "log", options=walkit.LogOptions(segment_bytes=1 << 16, frame_bytes_max=1 << 12)
@@ -101,7 +101,7 @@ def test_an_observation_names_its_callback() -> None:
     assert "watch closed: " in repr(observation)
 
 
-def test_a_policy_by_its_name_is_told_how(tmp_path: Path) -> None:
+def test_a_policy_name_is_refused_with_the_call_that_works(tmp_path: Path) -> None:
     """Give LogOptions a policy's name: one line that names the call which makes one of it."""
     with pytest.raises(walkit.OptionsError, match=r"walkit\.policy\.named\('adaptive'\)"):
         walkit.LogOptions(policy="adaptive")  # type: ignore[arg-type]

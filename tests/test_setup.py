@@ -247,7 +247,7 @@ def test_root_gets_the_venv_module(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize(("user", "variables"), [("1000", {}), ("0", {"NO_NETWORK": "1"})])
-def test_others_are_told_to_get_the_venv_module(
+def test_a_python_without_venv_is_refused_with_the_remedy(
     machine: Machine, user: str, variables: dict[str, str]
 ) -> None:
     """Without ensurepip, a user who is not root, or whose apt-get did not help, gets the command to run."""

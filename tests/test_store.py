@@ -165,7 +165,7 @@ def test_a_ticket_that_is_done_is_seen() -> None:
             assert store[b"k"] == b"%d" % i
 
 
-def test_sinks_come_before_anybody_is_told() -> None:
+def test_sinks_are_called_before_callers_return() -> None:
     """When the commit path hands a frame to its sink, its tickets are not done yet, and acked_lsn has moved."""
     seen: list[tuple[bool, int, int]] = []
 

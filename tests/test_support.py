@@ -166,7 +166,7 @@ def test_every_test_has_an_area() -> None:
     assert sum(area.budget_s for area in AREAS) <= 3 * 12 * 60
 
 
-def test_a_run_over_its_budget_fails_if_asked(tmp_path: Path) -> None:
+def test_a_run_over_its_budget_fails_on_request(tmp_path: Path) -> None:
     """Run a toy test as an area of no seconds: the table shows it; it fails with --budget alone."""
     (tmp_path / "tests").mkdir()
     toy = "import time\ndef test_a(): time.sleep(0.05)\ndef test_b(): ...\n"

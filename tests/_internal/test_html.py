@@ -185,7 +185,7 @@ def test_what_is_not_its_default_is_bold() -> None:
     assert page.count("<b>") == 2 and "<b>LogOptions</b>" in page and "<b>2</b>" in page
 
 
-def test_a_claim_and_a_cursor_say_how_they_stand() -> None:
+def test_claims_and_cursors_show_their_state() -> None:
     """Draw a claim while it is held, once released, and when its log is closed; a cursor before, after, and damaged."""
     storage = CrashingStorage()
     with walkit.open(storage=storage) as log:

@@ -92,7 +92,7 @@ def test_a_process_that_dies_of_the_signal_still_does() -> None:
     assert (done.returncode, done.stdout) == (-signal.SIGINT, "written\n")
 
 
-def test_only_the_main_thread_is_asked_to_hold_back() -> None:
+def test_only_the_main_thread_defers_signals() -> None:
     """Ask on two threads: signals reach the main one only."""
     answers: list[bool] = []
     thread = threading.Thread(target=lambda: answers.append(on_main_thread()))

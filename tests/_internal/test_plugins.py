@@ -98,7 +98,7 @@ def test_a_device_of_a_package_is_simulated(offered: Path) -> None:
         (lambda: device_model("empty"), "not a DeviceModel"),
     ],
 )
-def test_what_is_wrong_with_a_name_is_said(offered: Path, ask: Callable[[], object], words: str) -> None:
+def test_a_wrong_plugin_name_is_explained(offered: Path, ask: Callable[[], object], words: str) -> None:
     """Names that nothing has, that make nothing, that cannot be loaded, wrong arguments: OptionsErrors in words."""
     with pytest.raises(OptionsError, match=words):
         ask()

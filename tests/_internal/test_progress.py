@@ -49,7 +49,7 @@ WRONG += [(name, given) for name in SHOWN for given in (5, None, print)]
 
 
 @pytest.mark.parametrize(("name", "given"), WRONG, ids=str)
-def test_progress_that_cannot_be_told_is_refused_first(name: str, given: Any, tmp_path: Path) -> None:
+def test_progress_that_cannot_be_called_is_refused_first(name: str, given: Any, tmp_path: Path) -> None:
     """Give a number, a text and the other kind of progress: OptionsError by name; no byte and no folder is made."""
     store = memory_store(CrashingStorage())
     with store, pytest.raises(OptionsError, match="progress=") as found:

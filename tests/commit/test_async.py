@@ -122,7 +122,7 @@ def test_a_full_queue_on_a_loop_raises_for_submit_and_is_waited_for_by_append_as
     log.close()
 
 
-def test_append_async_waits_for_room_whatever_on_full_says() -> None:
+def test_append_async_waits_for_room_under_each_on_full() -> None:
     """Fill the queue of a log that raises: append_async waits for room, since it can without blocking."""
     storage, log = faulty_log(queue_bytes_max=4096, on_full="raise")
     hang = storage.hang("synced_write", SEGMENTS)

@@ -315,7 +315,7 @@ BAD: dict[str, tuple[type[Sink], type[Exception]]] = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_an_outcome_that_is_bad_is_told_to_every_record(case: str) -> None:
+def test_a_failure_reaches_every_record(case: str) -> None:
     """Let the write of a batch fail, that before it, or the disk be full: ticket, callers and task get the error."""
     kind, expected = BAD[case]
     harness, leader = held(place=kind(256))

@@ -72,9 +72,7 @@ class SinkError(Exception):
 
 @pytest.mark.parametrize("in_flight_max", [1, 2])
 @pytest.mark.parametrize("callers", [1, 5])
-def test_an_error_of_the_log_s_own_after_the_write_is_told_with_its_cause(
-    in_flight_max: int, callers: int
-) -> None:
+def test_an_internal_error_after_the_write_has_its_cause(in_flight_max: int, callers: int) -> None:
     """Let a sink raise when a written frame is acknowledged: every caller gets the cause, and the log is poisoned."""
 
     def broken(frame: Any) -> None:

@@ -142,7 +142,7 @@ NO_MARKS = {"idle_marker_us": 0}
         (NONE_LEVEL, marked, 9999, QUIET),
     ],
 )
-def test_what_time_asks_for(
+def test_ticks_of_the_core(
     options: dict[str, Any], before: Callable[[Core], None], at: int, expected: Tick
 ) -> None:
     """Bring a core into each state and ask at a moment: mark, sync and the next question are as the table says."""
@@ -151,7 +151,7 @@ def test_what_time_asks_for(
     assert core.tick(at) == expected
 
 
-def test_a_busy_log_is_asked_for_a_sync_once_an_interval() -> None:
+def test_a_busy_log_syncs_once_per_interval() -> None:
     """Write every 10 us for ten intervals and obey: the oldest unsynced frame never waits longer than one interval."""
     core = make_core(interval_us=INTERVAL, ack_when_durable=False)
     syncs = []
@@ -296,7 +296,7 @@ def test_the_sink_sees_frames_in_order_before_they_count_as_acknowledged() -> No
     assert seen == [(101, "sealed"), (102, "sealed")]
 
 
-def test_what_a_piece_says_it_needs_is_never_less_than_it_takes() -> None:
+def test_summed_sizes_bound_the_body() -> None:
     """Encode columns of every shape: the sum of sizes bounds the body, so that a group always fits its frame."""
     core = make_core()
     for values in ([b""], [b"x" * 100], [b"", b"y" * 50], [b"z"] * 64):

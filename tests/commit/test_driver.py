@@ -241,7 +241,7 @@ def test_withdrawing_makes_room(harnesses: list[DriverHarness]) -> None:
     assert room.result() is True
 
 
-def test_poison_is_told_once_and_carries_its_cause(harnesses: list[DriverHarness]) -> None:
+def test_poison_is_reported_once_with_its_cause(harnesses: list[DriverHarness]) -> None:
     """Fail two writes in flight, one after the other: one event; every refusal names the first cause."""
     place = GatedSink()
     harness = DriverHarness(place=place, in_flight_max=2, policy=OneRecordPerFrame())

@@ -190,7 +190,7 @@ def test_a_slow_write_is_not_a_hang(order: str) -> None:
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
-def test_errors_of_timed_appends_tell_the_outcome(in_flight: int) -> None:
+def test_errors_of_timed_appends_have_the_outcome(in_flight: int) -> None:
     """Let the time of appends end in flight, in the queue, and before it: three errors, two of them TimeoutErrors."""
     storage = FaultyMemory()
     log = walkit.open(storage=storage, options=one_per_frame(in_flight=in_flight, queue_bytes_max=8192))
@@ -252,7 +252,7 @@ def test_one_frame_in_flight_stamps_no_window() -> None:
         assert (segment.header.reorder_window_bytes, segment.header.flags) == (0, SegmentFlag(0))
 
 
-def test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on() -> None:
+def test_a_full_disk_refuses_unsealed_records() -> None:
     """Fail the preparing of a segment under parallel submits: LogFullError from there on, then appends go on, dense."""
     storage = FaultyMemory()
     with walkit.open(storage=storage, options=one_per_frame(in_flight=4)) as log:

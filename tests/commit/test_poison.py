@@ -24,7 +24,7 @@ WAYS_TO_FAIL: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("way", WAYS_TO_FAIL.values(), ids=WAYS_TO_FAIL)
-def test_a_failed_write_tells_everybody_and_reopening_is_right(way: dict[str, Any]) -> None:
+def test_a_failed_write_fails_all_callers_and_reopening_recovers(way: dict[str, Any]) -> None:
     """Fail a write with others queued: one event, unknown for the frame, unwritten for the rest; a prefix survives."""
     events: list[tuple[str, dict[str, Any]]] = []
     storage, log = faulty_log(events=lambda *event: events.append(event))

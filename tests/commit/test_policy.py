@@ -69,7 +69,7 @@ def test_what_a_policy_decides(policy: Policy, facts: dict[str, int], expected: 
     assert policy.decide(queue(**facts)) == expected
 
 
-def test_the_core_asks_again_when_the_time_is_over() -> None:
+def test_the_core_calls_the_policy_again_after_its_wait() -> None:
     """Submit under a policy that lingers: nothing is taken, `tick` names the time, and then it is."""
     core = make_core(policy=Linger(200, 1000))
     core.submit(Piece(), now_us=50)
@@ -106,7 +106,7 @@ def test_flushing_and_idleness_are_stronger_than_waiting() -> None:
     assert len(core.take(1)) == 1
 
 
-def test_times_told_are_measured() -> None:
+def test_reported_times_are_measured() -> None:
     """Write frames that take 800 us, then one that takes more: the policy gets the smoothed time."""
     told: list[QueueState] = []
 
@@ -167,7 +167,7 @@ class TakesNoNumber:
     [Raises(), Nonsense(), WaitsForAWord(), TakesAWord(), TakesNoNumber()],
     ids=lambda p: type(p).__name__,
 )
-def test_a_policy_with_a_fault_loses_nothing_and_is_told_once(policy: Policy) -> None:
+def test_a_faulty_policy_loses_nothing_and_is_reported_once(policy: Policy) -> None:
     """Plug in a policy that raises or answers nonsense: every record is written all the same, and one event tells."""
     harness = DriverHarness(policy=policy, in_flight_max=2)
     for n in range(5):

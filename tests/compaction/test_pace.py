@@ -78,7 +78,7 @@ def test_a_tombstone_stays_while_a_segment_that_is_left_alone_needs_it() -> None
         *(("bytes_per_s", w) for w in (0, -1, 0.5, "fast", float("inf"), float("nan"), True)),
     ],
 )
-def test_what_cannot_be_asked_for(name: str, wrong: Any) -> None:
+def test_invalid_rates_are_refused(name: str, wrong: Any) -> None:
     """Give a wrong ratio or rate: an OptionsError by its name, and nothing is done."""
     with memory_store() as store:
         with pytest.raises(OptionsError) as refused:

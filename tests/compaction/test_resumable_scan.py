@@ -135,7 +135,7 @@ READS: dict[str, Callable[[walkit.LogReader | walkit.WriteAheadLog], Iterable[in
 
 
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_read_that_named_its_segments_just_before_is_as_one_just_behind(
+def test_a_read_planned_before_a_swap_equals_one_planned_after_it(
     read: Callable[[walkit.LogReader | walkit.WriteAheadLog], Iterable[int]],
 ) -> None:
     """Begin each kind of read, compact most of its segments away, read: it gives the same as a read of now."""
@@ -168,7 +168,7 @@ def test_a_key_that_was_deleted_does_not_live_again() -> None:
         assert b"gone" not in [key for batch in not_begun for key in batch.column("key").to_pylist()]
 
 
-def test_a_read_that_a_trim_has_passed_is_told() -> None:
+def test_a_read_that_a_trim_has_passed_is_a_gap() -> None:
     """Begin a read, checkpoint the records to come: GapError with the LSN it wanted and the oldest there is."""
     made = Told()
     made.write(30)

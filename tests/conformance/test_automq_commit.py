@@ -32,7 +32,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "over capacity, trim and try again": (
         "commit/test_backpressure::test_a_full_disk_does_not_poison",
-        "commit/test_in_flight::test_a_full_disk_refuses_all_that_is_not_sealed_and_the_log_goes_on",
+        "commit/test_in_flight::test_a_full_disk_refuses_unsealed_records",
     ),
     "eight threads": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "recover after append, graceful and crashed": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
@@ -51,7 +51,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "no file": ("read/test_readers::test_a_closed_reader_refuses_and_a_missing_log_is_named",),
     "no header": ("log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",),
-    "trimming everything": ("log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",),
+    "trimming everything": ("log/test_trim::test_a_log_continues_after_trimming_everything",),
     "a gap ends the log": ("recovery/test_holes::test_every_subset_of_frames_that_landed",),
     "28 vectors of recovery: which blocks landed, what was trimmed, how far the window reaches": (
         "recovery/test_holes::test_every_subset_of_frames_that_landed",
@@ -72,7 +72,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "I/O failure and timeout": (
         "commit/test_orders::test_a_failed_frame_fails_its_suffix_at_once_on_threads",
         "commit/test_in_flight::test_a_hung_write_fails_everybody_and_is_never_seen_when_it_lands",
-        "commit/test_in_flight::test_errors_of_timed_appends_tell_the_outcome",
+        "commit/test_in_flight::test_errors_of_timed_appends_have_the_outcome",
     ),
     "torn writes": ("crashlab/test_explore::test_no_failure_loses_what_was_promised",),
     "header slot corruption": ("format/test_durable::test_a_store_torn_at_every_byte",),

@@ -72,7 +72,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "an offset is compared without its epoch": ("objects/test_layout::test_which_bulk_follows_a_place",),
     "a range at the end of an object is an error": (
         "storage/test_object_store::TestMemory",
-        "objects/test_object_reader::test_a_cut_answer_is_asked_for_again",
+        "objects/test_object_reader::test_a_cut_answer_is_requested_again",
     ),
     "what was never uploaded is acknowledged by what follows": (
         "objects/test_sink::test_a_bulk_that_fails_takes_all_after_it_along_and_none_before",

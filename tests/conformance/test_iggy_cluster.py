@@ -62,7 +62,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "torn and damaged indexes": ("segments/test_sidecar::test_an_absent_or_damaged_index_is_rebuilt",),
     "a flip inside a log refuses, and a peer gives back the frames": (
-        "recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
+        "recovery/test_every_bit::test_a_flip_of_sampled_bits_is_reported",
         f"{HEAL}::test_a_damaged_segment_gets_the_frames_of_a_peer",
     ),
     "or the replica starts again in an empty folder": (

@@ -58,7 +58,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a poisoned journal": (
         f"{JOURNAL}::test_a_poisoned_log_reports_the_failure_before_a_full_journal",
-        "commit/test_poison::test_a_failed_write_tells_everybody_and_reopening_is_right",
+        "commit/test_poison::test_a_failed_write_fails_all_callers_and_reopening_recovers",
     ),
     "it still answers look-ups": (
         f"{JOURNAL}::test_a_poisoned_log_reports_the_failure_before_a_full_journal",
@@ -78,7 +78,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "slots alternate, the newest wins": ("format/test_durable::test_slots_alternate",),
     "a corrupt slot beside a valid one": ("format/test_durable::test_every_bit_flip_shows_the_other_slot",),
     "unreadable is not empty, and nothing is written": (
-        "recovery/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
+        "recovery/test_recovery::test_a_damaged_or_missing_manifest_refuses",
     ),
     "a newer version": (
         "conformance/test_iggy_quiver_recovery::test_a_header_of_another_version_is_refused_by_version",
@@ -99,16 +99,14 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "a broken chain never replays clean": (
         "format/test_walk::test_misplaced_frames",
-        "state/test_replay::test_damage_is_told",
+        "state/test_replay::test_damage_ends_the_replay",
     ),
     "only committed entries are applied": (
         "test_store_recovery::test_a_poisoned_store_shows_what_was_acknowledged",
         "crashlab/test_explore::test_no_state_breaks_a_rule",
     ),
     "a snapshot comes back": ("state/test_snapshot::test_a_snapshot_comes_back",),
-    "the superblock is damaged": (
-        "recovery/test_recovery::test_a_damaged_manifest_refuses_and_a_missing_one_is_said",
-    ),
+    "the superblock is damaged": ("recovery/test_recovery::test_a_damaged_or_missing_manifest_refuses",),
     "a log without a superblock is not a new one": (
         "log/test_open::test_segments_without_a_manifest_are_corruption_not_a_new_log",
     ),

@@ -49,7 +49,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a damaged last frame": (
         "recovery/test_recovery::test_a_flip_in_the_last_frame_is_a_torn_tail_only_while_nothing_promises_it",
     ),
-    "every frame is verified": ("recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",),
+    "every frame is verified": ("recovery/test_every_bit::test_a_flip_of_sampled_bits_is_reported",),
     "slots alternate": ("format/test_durable::test_slots_alternate",),
     "a damaged slot": ("recovery/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",),
     "what may be replayed": ("read/test_readers::test_a_reader_sees_what_is_durable_and_nothing_more",),
@@ -62,14 +62,12 @@ WHERE: dict[str, tuple[str, ...]] = {
     ),
     "truncation, then append": ("crashlab/test_explore::test_no_state_breaks_a_rule",),
     "numbers go on after a restart": ("log/test_trim::test_lsns_go_on_after_trim_and_reopening",),
-    "restart after everything was purged": (
-        "log/test_trim::test_trimming_everything_leaves_a_log_that_goes_on",
-    ),
+    "restart after everything was purged": ("log/test_trim::test_a_log_continues_after_trimming_everything",),
     "header codec": ("format/test_segment::test_round_trip",),
     "structure under right checksums": ("format/test_body::test_malformed_bodies",),
     # -- defects of Kevo's recovery
     "one damaged byte loses the rest in silence": (
-        "recovery/test_every_bit::test_a_flip_of_a_sample_of_bits_is_told",
+        "recovery/test_every_bit::test_a_flip_of_sampled_bits_is_reported",
         "recovery/test_salvage::test_every_damage_leaves_the_intact_frames_and_names_the_rest",
     ),
     "rotation restarts the sequence": (

@@ -89,7 +89,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         "format/test_cursor::test_round_trip",
         "format/test_cursor::test_every_flipped_bit_is_damage",
         "format/test_cursor::test_every_other_length_is_damage",
-        "format/test_cursor::test_a_newer_version_is_told_from_damage",
+        "format/test_cursor::test_a_newer_version_differs_from_damage",
     ),
     "bundles that do not decode": ("log/test_arrow::test_a_bundle_that_cannot_be_decoded_names_its_record",),
     # -- the engine
@@ -137,7 +137,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "the progress file: old one kept when the new one fails": (
         "read/test_cursor::test_a_failure_at_every_step_of_an_advance",
     ),
-    "consumers do not disturb each other": ("read/test_cursor::test_two_consumers_of_one_name_are_told",),
+    "consumers do not disturb each other": ("read/test_cursor::test_two_consumers_of_one_name_are_refused",),
     "the budget's caps": (
         "log/test_retention::test_every_limit_alone_and_together",
         "log/test_capacity::test_the_edge_leaves_no_room_for_a_further_segment",

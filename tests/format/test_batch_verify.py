@@ -80,7 +80,7 @@ def test_a_row_has_the_facts_of_its_frames() -> None:
     assert seen[0].promised_position == max(head.durable_position for head in heads)
 
 
-def test_bit_flips_are_told_as_one_by_one() -> None:
+def test_bit_flips_have_the_same_verdict_in_rows() -> None:
     """Bits turned in frames of all kinds: the same frames, end, fault and damaged header as a walk without rows."""
     for whole, step in ((WHOLE, 5), (b"".join(PACKED), 37), (b"".join(SPARSE), 37)):
         file = segment_file(whole)
@@ -92,7 +92,7 @@ def test_bit_flips_are_told_as_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("tail", [b"", bytes(512)])
-def test_a_cut_at_every_byte_is_told_as_one_by_one(tail: bytes) -> None:
+def test_a_cut_at_every_byte_has_the_same_verdict_in_rows(tail: bytes) -> None:
     """A file that ends at any byte, bare or with zeros behind: the same verdict."""
     for size in range(len(WHOLE)):
         file = segment_file(WHOLE[:size] + tail)
@@ -113,7 +113,9 @@ FORGERIES = st.fixed_dictionaries(
 
 
 @given(kind=st.sampled_from([FRAMES, PACKED, SPARSE]), which=st.integers(0, 4), fields=FORGERIES)
-def test_forged_fields_are_told_as_one_by_one(kind: list[bytes], which: int, fields: dict[str, int]) -> None:
+def test_forged_fields_have_the_same_verdict_in_rows(
+    kind: list[bytes], which: int, fields: dict[str, int]
+) -> None:
     """Any fields under right checksums, in any frame of some: the same verdict as one by one, and no error but it."""
     fields = {name: value & 0xFFFF if name == "flags" else value for name, value in fields.items()}
     frames, which = [*kind], which % len(kind)
@@ -144,7 +146,7 @@ def with_body(frame: bytes, body: bytes, flags: int, raw_bytes: int | None) -> b
 
 
 @given(body=BODIES, flags=st.integers(0, 63), raw_bytes=RAW_BYTES)
-def test_bodies_that_do_not_decode_are_told_as_one_by_one(
+def test_undecodable_bodies_have_the_same_verdict_in_rows(
     body: bytes, flags: int, raw_bytes: int | None
 ) -> None:
     """Any body under right checksums: taken apart many at once or alone, the same error or none."""
@@ -185,7 +187,7 @@ def test_frames_of_one_value_with_lsns_left_out_between_them_keep_their_own() ->
     assert [lsn for lsn, _ in row_of([first, hole, last]).columns()] == [FIRST_LSN, FIRST_LSN + 8]
 
 
-def test_columns_end_where_the_caller_says() -> None:
+def test_columns_end_at_the_given_end() -> None:
     """A malformed body after the last LSN that is wanted raises no error; a frame that begins before it is whole."""
     frames = chained(MANY, ONE, ONE)
     frames[2] = forged(frames[2], b"nothing")
@@ -197,7 +199,7 @@ def test_columns_end_where_the_caller_says() -> None:
 
 
 @given(body=BODIES, flags=st.integers(0, 63), raw_bytes=RAW_BYTES)
-def test_columns_of_a_row_tell_a_malformed_body(body: bytes, flags: int, raw_bytes: int | None) -> None:
+def test_columns_of_a_row_show_a_malformed_body(body: bytes, flags: int, raw_bytes: int | None) -> None:
     """Any body under right checksums after a good frame: the columns, or the error, that the frame alone gives."""
     assume(flags & STAMPS != FrameFlag.UNIFORM_TIMESTAMPS)
     first, second = chained(ONE, ONE)

@@ -117,7 +117,7 @@ def test_every_other_length_is_damage() -> None:
 
 @pytest.mark.parametrize(("offset", "value"), [(8, 1), (10, 104), (12, 1)])
 @pytest.mark.parametrize("other", [MARK._replace(generation=7), MARK._replace(generation=9)])
-def test_a_newer_version_is_told_from_damage(offset: int, value: int, other: ClaimRecord) -> None:
+def test_a_newer_version_differs_from_damage(offset: int, value: int, other: ClaimRecord) -> None:
     """F-18.1: another version, size or critical feature under a right checksum, beside any: a FormatVersionError."""
     data = bytearray(file_of(other, MARK._replace(generation=8)))
     data[offset] = value

@@ -46,7 +46,7 @@ def test_every_other_length_is_damage() -> None:
 
 @pytest.mark.parametrize(("offset", "value"), [(8, 1), (10, 72), (12, 1)])
 @pytest.mark.parametrize("behind", [b"", b"more fields"])
-def test_a_newer_version_is_told_from_damage(offset: int, value: int, behind: bytes) -> None:
+def test_a_newer_version_differs_from_damage(offset: int, value: int, behind: bytes) -> None:
     """F-17.1: another version, size or critical feature under a right checksum: a FormatVersionError."""
     data = bytearray(encode_cursor(MARK))
     data[offset] = value

@@ -286,7 +286,7 @@ def test_a_store_sees_what_comes_by_arrow() -> None:
         assert dict(store.items()) == {b"a": b"2", b"b": b"3", b"c": b"4"}
 
 
-def test_failures_say_how_much_was_acknowledged() -> None:
+def test_failures_have_the_acknowledged_prefix() -> None:
     """Fail the only frame of a call, then a closed log: typed errors with `acknowledged_prefix` 0."""
     storage, log = faulty_log()
     storage.fail("synced_write", SEGMENTS)

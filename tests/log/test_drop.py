@@ -199,7 +199,7 @@ EXITS = {
 }
 
 
-def test_at_the_end_of_the_process_nothing_is_lost_and_nothing_said(tmp_path: Path) -> None:
+def test_the_end_of_the_process_loses_nothing_and_prints_nothing(tmp_path: Path) -> None:
     """End a process with open logs and records on their way: no warning, no noise, all of them are there, clean."""
     script = """
 import gc, sys, walkit
@@ -222,7 +222,7 @@ for place, ending in zip(sys.argv[1::2], sys.argv[2::2]):
             assert values(log.read(1, 20)) == [b"%d" % n for n in range(20)], place
 
 
-def test_a_process_that_ends_with_an_exception_says_only_that(tmp_path: Path) -> None:
+def test_a_process_that_ends_with_an_exception_shows_only_that(tmp_path: Path) -> None:
     """End by an exception: its traceback and nothing of walkit's, and the log is whole."""
     script = "import sys, walkit\nlog = walkit.open(sys.argv[1])\nlog.submit(b'1')\nraise SystemError('mine')"
     done = run_python(script, tmp_path / "log", check=False)

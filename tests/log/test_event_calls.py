@@ -62,7 +62,7 @@ def test_events_of_a_segment_come_when_their_thread_may_wait(call: str, event: s
 
 
 @pytest.mark.parametrize("in_flight", [1, 3])
-def test_what_is_submitted_while_a_segment_begins_comes_behind(in_flight: int) -> None:
+def test_records_submitted_during_a_rotation_follow_it(in_flight: int) -> None:
     """Submit from the event of a rotation, and ask for the result there: it is given."""
     tickets: list[Any] = []
 
@@ -98,7 +98,7 @@ def test_claim_expiry_callback_may_use_log(call: str, monkeypatch: pytest.Monkey
     Task(log.close).result()
 
 
-def test_events_that_are_held_are_told_at_the_end_in_order() -> None:
+def test_held_events_are_sent_at_the_end_in_order() -> None:
     """Tell events within two blocks, the inner of which ends first, and raise: all come at the outer end, once."""
     told: list[Any] = []
     sink = walkit.events.EventSink(lambda name, facts: told.append(facts["number"]))

@@ -105,7 +105,7 @@ def test_what_still_fits_is_taken_beside_what_does_not() -> None:
     assert [r.value for r in reopened(storage)] == [b"last but one", b"last"]
 
 
-def test_append_many_says_how_much_was_written_before_the_end() -> None:
+def test_append_many_reports_the_prefix_written_before_the_end() -> None:
     """Append records of several frames over the last LSN: the error counts those that were, and they are there."""
     storage = near_the_end(last_lsn=LSN_LAST - 4)
     with walkit.open(storage=storage, options=tiny()) as log:

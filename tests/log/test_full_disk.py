@@ -167,7 +167,7 @@ def test_a_tail_without_room_stays_in_its_file() -> None:
         assert any(n.endswith(".tail") for n in killed.names("lost+found")) is has_room
 
 
-def test_a_checkpoint_without_room_says_how_much_it_needs() -> None:
+def test_a_checkpoint_error_has_the_needed_bytes() -> None:
     """Take a checkpoint on a full disk: SnapshotError with the bytes of the snapshot that one with room has."""
     storage = FaultyStorage(CrashingStorage())
     with walkit.Store.open(storage=storage, options=OPTIONS) as store:

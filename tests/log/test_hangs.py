@@ -110,7 +110,7 @@ def test_a_frame_that_waits_for_a_hung_zeroing_fails() -> None:
     wait_until(lambda: not storage.inner.is_locked(LOCK_NAME), "the lock")
 
 
-def test_a_hung_seal_does_not_keep_who_closes_and_keeps_the_lock() -> None:
+def test_close_returns_from_a_hung_seal_and_keeps_the_lock() -> None:
     """Hang the edit of the last seal: close ends with the cause; no other writer until the device answers."""
     storage, log = hung_log()
     hang = storage.hang("synced_write", "manifest")
@@ -138,7 +138,7 @@ def test_a_trim_during_a_hung_upkeep_job_gets_the_cause() -> None:
     log.close()
 
 
-def test_a_hung_write_of_a_frame_that_has_failed_does_not_keep_who_closes() -> None:
+def test_close_returns_from_a_hung_write_of_a_failed_frame() -> None:
     """Fail one frame while the write of a later one hangs: close returns within the limit, as the log has failed."""
     place = GatedSink()
     harness = DriverHarness(
@@ -180,7 +180,7 @@ class SlowToBegin(GatedSink):
         return super().begin_segment(position=position, first_lsn=first_lsn, chain=chain)
 
 
-def test_a_leader_whose_turn_comes_after_one_that_hangs_does_not_keep_who_closes() -> None:
+def test_close_returns_from_a_leader_that_waits_for_a_hung_one() -> None:
     """Hang the beginning of a segment while a second leader waits to seal: both are refused, and stopping ends."""
     place = SlowToBegin()
     harness = DriverHarness(

@@ -129,7 +129,7 @@ def test_a_follower_with_a_timeout_ends_when_nothing_comes(log: walkit.WriteAhea
     assert not log.parts.driver.delivery.observers and not log.parts.lifetime.end_watchers
 
 
-def test_a_follower_that_is_dropped_leaves_nothing_behind(log: walkit.WriteAheadLog) -> None:
+def test_a_dropped_follower_leaves_nothing(log: walkit.WriteAheadLog) -> None:
     """Close a follower before its end: its waker is gone."""
     log.append(b"1")
     following = log.follow(1)

@@ -238,7 +238,7 @@ def test_renewals_are_few() -> None:
         assert writings("long") == 1
 
 
-def test_a_file_says_no_more_than_is_durable() -> None:
+def test_a_claim_file_is_never_above_the_durable_end() -> None:
     """Hold after the last record of a log of level none: its file is below the durable LSN, and follows a sync."""
     with memory_log(tiny(durability="none")) as log:
         log.append_many([b"x"] * 20)

@@ -84,7 +84,7 @@ def test_many_records_come_in_an_order(wrong: Any) -> None:
         assert log.appended_lsn == 0
 
 
-def test_a_log_that_is_not_there_is_told_as_files_are(tmp_path: Path) -> None:
+def test_an_absent_log_is_a_file_not_found_error(tmp_path: Path) -> None:
     """Read an absent log, make one twice: errno and filename as in the builtin errors, also in a copy."""
     with pytest.raises(FileNotFoundError) as absent:
         walkit.open(tmp_path / "no", mode="r")

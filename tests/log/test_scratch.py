@@ -65,7 +65,7 @@ def test_a_log_takes_the_place_of_a_store_and_other_names_stay() -> None:
     assert {first, second, log} <= set(walkit.open_logs())
 
 
-def test_the_default_logger_says_it(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_default_logger_warns_the_second_time(caplog: pytest.LogCaptureFixture) -> None:
     """Without `events=`: nothing is logged the first time, and a warning, which a notebook shows, the second."""
     log = walkit.scratch("cell")
     assert "walkit.scratch.replace" not in caplog.text

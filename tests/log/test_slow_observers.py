@@ -43,7 +43,7 @@ def filled(log: walkit.WriteAheadLog, slow: Slow) -> Observation:
 
 
 @pytest.mark.parametrize("options", [{}, {"in_flight": 4}, {"in_flight": 4, "ack_order": "completion"}])
-def test_an_observer_that_is_behind_gets_every_frame_once(options: dict[str, Any]) -> None:
+def test_a_late_observer_gets_every_frame_once(options: dict[str, Any]) -> None:
     """Append five times the queue's limit during a blocked observer: it sees all, in order, and little is kept."""
     slow = Slow()
     with memory_log(tiny(queue_bytes_max=LIMIT_BYTES, **options)) as log:
@@ -61,7 +61,7 @@ def test_an_observer_that_is_behind_gets_every_frame_once(options: dict[str, Any
         assert (delivery.waiting_bytes, delivery.waiting, observation.error) == (0, 0, None)
 
 
-def test_an_observer_whose_frames_were_trimmed_is_ended_and_told() -> None:
+def test_an_observer_whose_frames_were_trimmed_ends_with_an_error() -> None:
     """Trim an observer's unseen frames: it sees no gap, its `error` is a GapError, an event names the last LSN."""
     events: list[tuple[str, dict[str, Any]]] = []
     slow = Slow()

@@ -48,7 +48,7 @@ def test_trim_never_moves_back(log: walkit.WriteAheadLog, up_to: int) -> None:
     assert (log.first_lsn, log.parts.manifest_store.current.generation) == (11, generation)
 
 
-def test_trimming_everything_leaves_a_log_that_goes_on(log: walkit.WriteAheadLog) -> None:
+def test_a_log_continues_after_trimming_everything(log: walkit.WriteAheadLog) -> None:
     """Trim beyond the end: all durable records are gone, no others; LSNs and positions continue."""
     end = log.parts.core.position
     assert log.trim(10_000) == 80

@@ -58,7 +58,7 @@ def test_retention_has_dropped_what_it_drops() -> None:
         assert log.statistics().log_bytes <= 5 * SMALL_SEGMENT and log.first_lsn > 100
 
 
-def test_it_waits_for_the_job_under_way_and_gives_up_in_time() -> None:
+def test_it_waits_for_the_running_job_up_to_its_timeout() -> None:
     """Hang the making of the next segment: False after the timeout, and a waiter without one returns when it ends."""
     storage, log = faulty_log()
     hang = storage.hang("allocate", SEGMENTS)
@@ -72,7 +72,7 @@ def test_it_waits_for_the_job_under_way_and_gives_up_in_time() -> None:
     log.close()
 
 
-def test_a_device_that_hangs_is_told() -> None:
+def test_a_hanging_device_is_reported() -> None:
     """Hang that job in a log with a time limit: StorageError that names the option, not a wait without an end."""
     storage, log = faulty_log(write_timeout_ms=50)
     hang = storage.hang("allocate", SEGMENTS)

@@ -81,7 +81,7 @@ def test_a_stall_delays_running_and_new_io() -> None:
     assert took_us.count(50) == len(took_us) - slow
 
 
-def test_failures_come_as_often_as_asked() -> None:
+def test_failures_have_the_requested_rate() -> None:
     """Of 10,000 I/Os at a rate of 0.1 about 1,000 fail; at 0 none and at 1 all."""
     for rate, low, high in ((0.0, 0, 0), (0.1, 900, 1100), (1.0, 10_000, 10_000)):
         device = Device(DeviceModel(name="d", latency=ConstantLatency(1), failure_rate=rate), seed=3)

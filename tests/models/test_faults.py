@@ -120,7 +120,7 @@ def test_every_operation_can_fail_without_being_done(faulty: FaultyStorage) -> N
     cell.close()
 
 
-def test_what_fails_is_said_with_a_verb(faulty: FaultyStorage) -> None:
+def test_failures_are_described_by_a_verb(faulty: FaultyStorage) -> None:
     """Fail a synced write, short by no byte, and a sync of the folder: each error is a sentence."""
     file = faulty.open("file", "create")
     faulty.fail("synced_write", short_bytes=100)

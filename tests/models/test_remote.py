@@ -76,7 +76,7 @@ def test_requests_beyond_what_is_served_at_once_wait_in_order() -> None:
     assert [device.submit(0, 0).done_ns for _ in range(3)] == [10 * MS, 10 * MS, 20 * MS]
 
 
-def test_the_first_byte_lies_within_the_bounds_and_follows_the_seed() -> None:
+def test_the_first_byte_is_within_bounds_and_follows_the_seed() -> None:
     """Draw many requests of the default model: 10 to 30 ms each, equal for equal seeds and others for other seeds."""
 
     def times(seed: int) -> list[int]:

@@ -309,7 +309,7 @@ class CutAnswers(MemoryObjectStore):
         return ObjectBytes(data, tag)
 
 
-def test_a_cut_answer_is_asked_for_again() -> None:
+def test_a_cut_answer_is_requested_again() -> None:
     """Cut the first answer of each bulk: it is read again whole before any verdict, and every record is read."""
     store = CutAnswers()
     store.cut = set()

@@ -255,7 +255,7 @@ def test_options_that_such_a_log_cannot_have_are_refused(options: dict[str, obje
     assert store.requests == []
 
 
-def test_a_refusal_of_credentials_says_nothing_about_objects() -> None:
+def test_refused_credentials_are_not_missing_objects() -> None:
     """Deny the read of the manifest: ObjectDeniedError, and no log is made."""
     store = MemoryObjectStore()
     with pytest.raises(ObjectDeniedError):

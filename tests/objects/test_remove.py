@@ -41,7 +41,7 @@ def keys(store: MemoryObjectStore) -> list[str]:
     return sorted(entry.key for entry in store.list_after(""))
 
 
-def test_the_command_asks_and_deletes(
+def test_the_command_confirms_and_deletes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Answer no, then yes: exit codes 1 and 0, and the log is gone; a folder is a wrong argument."""

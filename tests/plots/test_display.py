@@ -118,7 +118,7 @@ def test_words_are_escaped_and_a_plain_figure_has_some() -> None:
     assert plots.alt_text(go.Figure(layout={"title": {"text": "<b>mine</b>"}})) == "mine"
 
 
-def test_a_page_with_plotly_of_its_own_asks_no_other_place() -> None:
+def test_a_page_with_its_own_plotly_needs_no_network() -> None:
     """Without `cdn` the figure's HTML names no address; with it plotly's, the version and its digest."""
     drawing = plots.throughput_timeline(RUN)
     alone: Any = Elements(plots.figure_html(drawing, cdn=False)).tags[1][1]

@@ -74,7 +74,7 @@ def test_labels_of_a_logarithmic_axis_do_not_overprint(frames: tuple[int, int], 
     assert drawing.layout.yaxis.dtick == tick
 
 
-def test_an_open_loop_in_virtual_time_says_its_load() -> None:
+def test_an_open_loop_in_virtual_time_shows_its_load() -> None:
     """A simulated open loop has the labels of a real one: x is the load, and above the knee it is not kept up with."""
     runs = [
         drive(

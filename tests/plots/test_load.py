@@ -45,7 +45,7 @@ def test_the_knee_is_the_highest_load_with_all_below_kept_up(runs: list[Run], ex
     assert knee(runs) == expected
 
 
-def test_what_is_not_known_is_not_said() -> None:
+def test_unknown_values_are_not_shown() -> None:
     """A closed loop offers no load; a partial run neither kept up nor fell behind."""
     closed = make_run("closed", 1, labels={"offered_per_s": 5})
     assert offered_per_s(closed) is None and kept_up(closed) is None

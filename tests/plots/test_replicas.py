@@ -49,7 +49,7 @@ def test_a_lag_is_drawn_in_its_unit_and_unknown_is_a_gap(unit: plots.LagUnit, ex
         lag_over_time([ONE], unit="weeks")  # type: ignore[arg-type]
 
 
-def test_an_unknown_lag_is_said_and_not_zero() -> None:
+def test_an_unknown_lag_is_not_zero() -> None:
     """A series that ends in nan: the words are "unknown"."""
     ended = LagSeries(
         name="r", time_s=ONE.time_s[:3], records=ONE.records[:3], bytes=ONE.bytes[:3], ms=ONE.ms[:3]

@@ -121,7 +121,7 @@ def banner(drawing: plots.Figure) -> str:
     return "; ".join(drawing.layout.meta["warnings"])
 
 
-def test_what_makes_numbers_mean_less_stands_above_them() -> None:
+def test_warnings_are_above_the_numbers() -> None:
     """A single run, one on tmpfs and one on a model each have their banner; the subtitle says where and how much."""
     place = MachineFacts(cpu="Z80", cores=2, file_system=FileSystemFacts(type="tmpfs", tmpfs=True))
     run = make_run("a", 1, machine=place)

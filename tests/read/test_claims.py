@@ -428,7 +428,7 @@ def test_a_claim_of_a_clock_that_is_far_wrong(log: walkit.WriteAheadLog) -> None
     assert log.drop_claim("c")
 
 
-def test_how_a_claim_stands_is_pure(log: walkit.WriteAheadLog) -> None:
+def test_the_state_of_a_claim_is_pure(log: walkit.WriteAheadLog) -> None:
     """F-18.5: judge a claim at the edges of its lease, below the low watermark, and of another log."""
     log.trim(20)
     manifest = log.parts.manifest_store.current

@@ -206,7 +206,7 @@ def test_a_cursor_that_does_not_fit_is_refused(change: dict[str, int], reason: s
         assert lsns(log.cursor("c", start_lsn=9).read()) == [9, 10]
 
 
-def test_a_number_that_was_given_again_is_told_from_the_first() -> None:
+def test_a_reused_lsn_differs_from_the_first() -> None:
     """F-17.4: lose records on a device that lies, give their numbers again: the cursor knows that it saw others."""
     storage = CrashingStorage()
     with ten(storage):
@@ -225,7 +225,7 @@ def test_a_number_that_was_given_again_is_told_from_the_first() -> None:
         assert refused.value.reason == "identity"
 
 
-def test_two_consumers_of_one_name_are_told() -> None:
+def test_two_consumers_of_one_name_are_refused() -> None:
     """Advance, and drop, without a cursor's knowledge: its next step is refused; one that is opened again continues."""
     with ten() as log:
         one, two = log.cursor("c"), log.cursor("c")

@@ -45,7 +45,7 @@ def test_what_storage_refuses_is_tried_again(
         assert [c.first_lsn for c in log.claims()] == [5]
 
 
-def test_a_lost_claim_is_said_once_and_taken_again(tmp_path: Path) -> None:
+def test_a_lost_claim_is_reported_once_and_taken_again(tmp_path: Path) -> None:
     """Drop a claim, and trim past another: the next call raises it, and the one after takes the claim again."""
     with walkit.open(tmp_path / "log", options=SMALL) as log:
         log.append_many([b"v"] * 9)

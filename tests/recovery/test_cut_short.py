@@ -167,7 +167,7 @@ def test_a_segment_followed_by_the_log_may_be_short() -> None:
         walkit.open(storage=image, options=OPTIONS)
 
 
-def test_the_reserved_size_is_durable_before_the_manifest_says_it() -> None:
+def test_the_reserved_size_is_durable_before_the_manifest_names_it() -> None:
     """Cut the power at each operation while segments are made, keeping nothing unsynced: no file is short of it."""
     storage = Filmed(CrashingStorage())
     storage.running = True
@@ -185,7 +185,7 @@ def test_the_reserved_size_is_durable_before_the_manifest_says_it() -> None:
     assert named > 5
 
 
-def test_a_storage_that_cannot_reserve_is_asked_what_there_is(
+def test_a_storage_that_cannot_reserve_records_its_size(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Let the file system refuse to reserve: the file is grown instead, its size is recorded, and a cut is seen."""

@@ -166,7 +166,7 @@ def test_zeros_from_every_byte_of_the_frames_on_keep_exactly_the_frames_before_t
 
 
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
+def test_a_flip_of_sampled_bits_is_reported(closed: bool) -> None:
     """Flip every 127th bit of all frames, every 997th of the headers and the manifest: verify reports each."""
     assert _flip_all(closed, 997) == {"told"}
 
@@ -174,7 +174,7 @@ def test_a_flip_of_a_sample_of_bits_is_told(closed: bool) -> None:
 @pytest.mark.slow  # half an hour: verify looks at a log for each of its bits
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("closed", [True, False])
-def test_a_flip_of_every_bit_is_told(closed: bool) -> None:
+def test_a_flip_of_every_bit_is_reported(closed: bool) -> None:
     """Flip every bit of every header, frame and the manifest, one at a time: verify reports each."""
     assert _flip_all(closed, 1) == {"told"}
 

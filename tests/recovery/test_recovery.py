@@ -234,7 +234,7 @@ def test_an_unreadable_segment_is_named() -> None:
         faulty.clear()
 
 
-def test_a_damaged_manifest_refuses_and_a_missing_one_is_said() -> None:
+def test_a_damaged_or_missing_manifest_refuses() -> None:
     """Flip bytes of base and edits in turn: never opened, never a foreign error; without it the segments are named."""
     sealed = Sealed()
     file = sealed.image.open(MANIFEST_NAME, "write")

@@ -129,7 +129,7 @@ def test_repair_without_loss_is_what_prefix_does() -> None:
 
 
 @pytest.mark.parametrize("policy", ["prefix", "holes", "absolute"])
-def test_other_policies_refuse_what_only_salvage_gives_up(policy: str) -> None:
+def test_other_policies_refuse_losses_that_salvage_accepts(policy: str) -> None:
     """Repair each damage that costs a promised record without salvage: CorruptionError, and not a byte is changed."""
     for damage in DAMAGES:
         if not (damage.lost or damage.mended) or damage.given_again:
@@ -277,7 +277,7 @@ def test_a_tail_without_an_intact_frame_is_kept() -> None:
     assert len(contents(image)[cut.kept_as]) == cut.bytes > 40_000
 
 
-def test_a_short_file_of_a_missing_segment_is_told_from_a_missing_one() -> None:
+def test_a_short_file_differs_from_a_missing_one() -> None:
     """Cut one segment and remove another: two lost ranges, each with its own segment and reason."""
     image = crash_image(closed=True)
     shorten(image, segment_name(1), 40_000)

@@ -58,7 +58,7 @@ def copy_of(originals: Path, base: str, folder: Path) -> Copy:
 
 
 @pytest.mark.parametrize("base", ["closed", "killed"])
-def test_a_log_in_order_is_told_whole(base: str, originals: Path) -> None:
+def test_an_intact_log_is_reported_whole(base: str, originals: Path) -> None:
     """Verify undamaged logs: all records and frames are counted, nothing is a problem or a note."""
     report = verify(originals / base)
     assert (report.ok, report.problems, report.notes) == (True, (), ())
@@ -210,7 +210,7 @@ def test_an_empty_log_is_in_order(tmp_path: Path) -> None:
     assert len(report.frames) == 0
 
 
-def test_an_unreadable_segment_is_unknown_and_the_rest_is_told() -> None:
+def test_an_unreadable_segment_is_unknown_and_the_rest_is_reported() -> None:
     """Let one segment fail with EIO at opening or reading: a StorageError in the report, the others are intact."""
     storage = CrashingStorage()
     with walkit.open(storage=storage, options=OPTIONS) as log:

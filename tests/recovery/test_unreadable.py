@@ -96,7 +96,7 @@ def _made(bad: Bad) -> tuple[Files, str, dict[int, bytes | None]]:
 
 
 @pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.name)
-def test_salvage_gives_up_only_unreadable_records(bad: Bad) -> None:
+def test_salvage_abandons_only_unreadable_records(bad: Bad) -> None:
     """Make one page unreadable and salvage: the other records stay, also for who opens again on the bad device."""
     files, name, rows = _made(bad)
     storage = BadPages(

@@ -330,7 +330,7 @@ def test_an_untrue_number_turns_the_looks_by_name_off(
     assert values_of(tmp_path / "log") == [b"1"]
 
 
-def test_a_moved_folder_is_told_once(tmp_path: Path) -> None:
+def test_a_moved_folder_is_reported_once(tmp_path: Path) -> None:
     """Move the folder away, on, back and away, with looks between: an event each time that it left, with its place."""
     told: list[object] = []
 

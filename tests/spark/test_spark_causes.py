@@ -172,7 +172,9 @@ def test_a_diff_of_spark_is_a_patch(spark: SparkSession, tmp_path: Path) -> None
             assert dict(store.items()) == state
 
 
-def test_the_command_says_it(spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_compares_states(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     """`walkit diff --spark`: exit code 0 for equal states and 1 for different ones, JSON, and a page of HTML."""
     log = tmp_path / "log"
     write(str(log), random_rows(4, 60))

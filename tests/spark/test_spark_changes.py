@@ -231,7 +231,7 @@ def test_state_and_changes_make_the_later_state(
     assert rows_of(changes(df, first, last, net=True)) == net_of(rows, first, last)
 
 
-def test_a_log_tells_its_changes_and_histories(spark: SparkSession, tmp_path: Path) -> None:
+def test_changes_and_histories_of_a_log(spark: SparkSession, tmp_path: Path) -> None:
     """A seeded log over two epochs: changes, the histories of its keys and states at six LSNs are those of a loop."""
     rows = random_rows(3, 130)
     write(str(tmp_path / "log"), rows, 2)

@@ -80,7 +80,7 @@ def test_a_load_of_nothing_is_walkits(spark: SparkSession, tmp_path: Path) -> No
         spark.range(1).select("nothing")
 
 
-def test_a_worker_without_the_path_says_its_host(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_worker_without_the_path_names_its_host(spark: SparkSession, tmp_path: Path) -> None:
     """The log is removed between load and action: the error says the host, and that the path must be visible there."""
     path = made(tmp_path / "log")
     df = spark.read.format("walkit").load(str(path))

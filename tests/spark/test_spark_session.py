@@ -161,7 +161,7 @@ print(json.dumps({{"lsns": lsns, "file": file, "driver": walkit.__file__, "sent_
     assert answer["said"] == []
 
 
-def test_a_jvm_that_does_not_start_shows_what_it_said(tmp_path: Path) -> None:
+def test_a_jvm_that_does_not_start_shows_its_output(tmp_path: Path) -> None:
     """An option that Spark's launcher refuses: a typed error with its last words, though the session is quiet."""
     program = f"""
 import json, sys

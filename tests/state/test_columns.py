@@ -22,7 +22,7 @@ def test_a_batch_comes_back_from_its_columns(seed: int, count: int) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(1, 40), st.integers(1, 1 << 40))
-def test_a_frame_says_the_same_to_a_machine_and_to_arrow(seed: int, count: int, first_lsn: int) -> None:
+def test_a_frame_is_equal_for_a_machine_and_for_arrow(seed: int, count: int, first_lsn: int) -> None:
     """The live path (columns to batch) equals the path through bytes and Arrow that replay takes."""
     columns = columns_of(random_records(seed, count))
     flags, buffers = encode_body(columns)

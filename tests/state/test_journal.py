@@ -66,7 +66,7 @@ def files_of(storage: CrashingStorage) -> dict[str, bytes]:
     return files
 
 
-def test_the_journal_is_asked_on_every_way_in() -> None:
+def test_the_journal_admits_every_way_of_appending() -> None:
     """Open a store with a journal: each way in of its driver, and of one without, is the guarded or the plain one."""
     for store in (memory_store(), journalled(CrashingStorage(), 8)):
         driver = store.log.parts.driver
@@ -336,7 +336,7 @@ def test_what_was_refused_for_another_reason_leaves_its_slots() -> None:
         assert store.remaining_capacity == 0
 
 
-def test_what_never_fits_is_said() -> None:
+def test_a_transaction_that_never_fits_is_refused() -> None:
     """A transaction of more records than slots is an OptionsError, checkpoint or not; many puts are cut to fit."""
     with journalled(CrashingStorage(), 8) as store:
         with pytest.raises(OptionsError, match="never fit") as refused:

@@ -61,7 +61,7 @@ def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
 
 
 @given(steps=STEPS)
-def test_every_state_that_can_be_told_is_the_one_that_was(steps: list[tuple[object, ...]]) -> None:
+def test_every_exact_state_is_the_past_one(steps: list[tuple[object, ...]]) -> None:
     """Any history with snapshots, checkpoints and reopenings: right from `exact_from_lsn` on, else refused."""
     store, past = run(steps, CrashingStorage())
     with store:
@@ -72,7 +72,7 @@ def test_every_state_that_can_be_told_is_the_one_that_was(steps: list[tuple[obje
         assert dict(store.items()) == dict(store.state_at(store.log.acked_lsn))
 
 
-def test_it_is_told_from_the_nearest_good_snapshot() -> None:
+def test_a_past_state_starts_from_the_nearest_good_snapshot() -> None:
     """Three snapshots, one of them damaged: the nearest good one below is used, else the log alone."""
     storage = CrashingStorage()
     with memory_store(storage) as store:

@@ -144,7 +144,7 @@ def test_records_are_never_applied_twice(log: walkit.WriteAheadLog) -> None:
     assert replay(log, counts, first_lsn=51).records == 150
 
 
-def test_damage_is_told(tmp_path: Path) -> None:
+def test_damage_ends_the_replay(tmp_path: Path) -> None:
     """A flipped byte in a sealed segment ends the replay with CorruptionError; the machine stops before the damage."""
     with walkit.open(tmp_path / "log", options=SMALL) as log:
         fill(log, 1)
@@ -165,7 +165,7 @@ def many_batches(log: walkit.WriteAheadLog, count: int = 250_000) -> None:
     log.append_many([b"%d" % i for i in range(count)], [b"%d" % (i % 1000) for i in range(count)])
 
 
-def test_progress_is_told_and_may_end_the_replay(log: walkit.WriteAheadLog) -> None:
+def test_progress_is_reported_and_may_end_the_replay(log: walkit.WriteAheadLog) -> None:
     """Progress grows up to the whole; an error from it ends the replay, and calling again goes on to the same state."""
     many_batches(log)
     told: list[tuple[int, int]] = []

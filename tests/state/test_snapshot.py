@@ -234,7 +234,7 @@ def test_newer_formats_are_known_by_version() -> None:
         (20, b"\0\0\0\0", "cannot be understood"),
     ],
 )
-def test_a_header_that_says_nonsense_is_damage(offset: int, field: bytes, text: str) -> None:
+def test_a_header_with_impossible_values_is_damage(offset: int, field: bytes, text: str) -> None:
     """A right checksum over a wrong magic, a wrong length or broken facts: a typed error, not a crash."""
     storage = place()
     info = save(storage, table_at())

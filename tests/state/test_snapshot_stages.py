@@ -223,7 +223,7 @@ def test_what_a_crash_left_is_cleared_away() -> None:
     assert NEW_NAME not in memory.names()
 
 
-def test_bytes_that_go_bad_between_the_two_readings_are_told() -> None:
+def test_bytes_that_change_between_two_reads_are_reported() -> None:
     """The file changes after it was verified: stage "restore", and the next restore starts afresh."""
     memory, faulty = prepared()
     name = memory.names()[0]
@@ -239,7 +239,7 @@ def test_bytes_that_go_bad_between_the_two_readings_are_told() -> None:
     assert caught.value.stage == "restore"
 
 
-def test_a_storage_that_cannot_read_is_told() -> None:
+def test_a_storage_that_cannot_read_is_reported() -> None:
     """A read error is a SnapshotError at the stage it met, with the StorageError chained."""
     for nth, stage in ((1, "header"), (2, "verify")):
         _, faulty = prepared()

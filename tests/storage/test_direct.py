@@ -117,7 +117,7 @@ def test_buffers_are_aligned_and_used_again() -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EINVAL, errno.EOPNOTSUPP])
-def test_a_file_system_that_refuses_is_told(
+def test_a_refusing_file_system_is_reported(
     direct: EveryFileDirect, monkeypatch: pytest.MonkeyPatch, code: int
 ) -> None:
     """Refuse O_DIRECT at opening, then at the first write: the reason is reported, and no file remains."""

@@ -183,7 +183,7 @@ def test_writes_over_the_limits_are_split(storage: FileStorage, monkeypatch: pyt
     file.close()
 
 
-def test_a_short_read_goes_on(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_short_read_continues(storage: FileStorage, monkeypatch: pytest.MonkeyPatch) -> None:
     """The operating system gives at most 7 bytes per call: a read is still whole, and short only at the end."""
     file = storage.open("file", "create")
     file.write(0, [bytes(range(100))])

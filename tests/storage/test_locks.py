@@ -67,7 +67,7 @@ def test_a_lock_names_its_holder_only_while_held(storage: FileStorage) -> None:
     assert path.read_bytes() == b""
 
 
-def test_a_storage_can_be_asked_without_permission_to_write() -> None:
+def test_a_lock_is_visible_without_permission_to_write() -> None:
     """Another user, who may read the folder only, reads files and cells and asks about the lock; the rest is EACCES."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become another user")

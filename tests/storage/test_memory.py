@@ -76,7 +76,7 @@ class TestPowerCuts(CrashTests):
     """The crash suite as it is."""
 
 
-def test_zeros_behind_what_is_kept_need_no_memory() -> None:
+def test_zeros_after_kept_bytes_need_no_memory() -> None:
     """Write zeros to the end of a file, then bytes among and after them: all is read, and zeros alone are not kept."""
     content = Content()
     content.write(0, b"head")
