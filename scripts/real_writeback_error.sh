@@ -91,7 +91,7 @@ heard, told = threading.Event(), []
 
 
 def listen(name, facts):
-    if name in ("walkit.upkeep.fail", "walkit.log.poison"):
+    if name in ("walkit.maintenance.fail", "walkit.log.poison"):
         told.append(f"{name} {facts}")
         heard.set()
 

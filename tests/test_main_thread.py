@@ -194,7 +194,7 @@ def test_untaken_result_is_undone_and_its_error_is_an_event(monkeypatch: pytest.
     go_on.set()
     wait_until(lambda: undone and told)
     assert undone == ["made"]
-    assert told == [{"name": "walkit.upkeep.fail", "job": "test", "error": "too late"}]
+    assert told == [{"name": "walkit.maintenance.fail", "job": "test", "error": "too late"}]
 
 
 def test_caller_does_the_work_if_no_thread_starts(monkeypatch: pytest.MonkeyPatch) -> None:

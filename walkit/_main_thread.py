@@ -162,7 +162,7 @@ class _Task(Generic[T]):
         except BaseException as failure:  # noqa: BLE001 - reported, like a failure of the function itself
             error = failure
         if error is not None and not isinstance(error, Abandoned) and self._events is not None:
-            self._events.emit("walkit.upkeep.fail", job=self._name, error=str(error))
+            self._events.emit("walkit.maintenance.fail", job=self._name, error=str(error))
 
 
 class _Here(threading.local):
@@ -184,7 +184,7 @@ def run_uninterrupted(
     CallbackError if the calling thread is in a step of the log's own, and so must not wait for others.
 
     If the main thread is interrupted, it raises that and no caller gets the result: the worker calls `undo(result)`; an
-    error that no caller gets is the event `walkit.upkeep.fail` with the job `name`. Context variables are those of
+    error that no caller gets is the event `walkit.maintenance.fail` with the job `name`. Context variables are those of
     the caller. If no thread can be started, at the end of the process, the caller's thread calls the function.
     """
     reserve_stack()

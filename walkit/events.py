@@ -290,7 +290,7 @@ EVENTS: dict[str, tuple[int, str]] = {
     "walkit.session.move": (logging.DEBUG, "the session of a primary with a replica changed its state"),
     "walkit.callback.fail": (logging.ERROR, "a callback raised, or an observer for the first time"),
     "walkit.event.lose": (logging.WARNING, "a callback was so slow that events were not kept for it"),
-    "walkit.upkeep.fail": (logging.ERROR, "background work failed and will be tried again"),
+    "walkit.maintenance.fail": (logging.ERROR, "background work failed and will be tried again"),
 }
 """Every event: its level in `logging`, and its meaning."""
 
@@ -402,7 +402,7 @@ CARRIES: dict[str, tuple[str, ...]] = {
     "walkit.session.move": ("name", "id", "before", "state", "why", "lasted_ms"),
     "walkit.callback.fail": ("what", "error"),
     "walkit.event.lose": ("events",),
-    "walkit.upkeep.fail": ("job", "error"),
+    "walkit.maintenance.fail": ("job", "error"),
 }
 """The attributes that each event has; a failed delta reader is a `walkit.replica.fail` without a state."""
 

@@ -217,7 +217,7 @@ def test_a_claim_that_cannot_be_written_keeps_no_other_from_it() -> None:
         log.hold(f"c{number}", 1)
     lock = log.parts.storage.lock(CLAIMS_LOCK_NAME)
     log.close()
-    assert not isinstance(lock, LockHolder) and seen.count("walkit.upkeep.fail") == 1
+    assert not isinstance(lock, LockHolder) and seen.count("walkit.maintenance.fail") == 1
 
 
 def test_renewals_are_few() -> None:

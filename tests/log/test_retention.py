@@ -382,8 +382,8 @@ def test_the_background_survives_a_failure() -> None:
         for _ in range(4):
             log.append_many([bytes(7000)] * 10)
             log.wait_idle()
-        wait_until(lambda: "walkit.upkeep.fail" in seen, "the event")
-        assert seen.count("walkit.upkeep.fail") == 1
+        wait_until(lambda: "walkit.maintenance.fail" in seen, "the event")
+        assert seen.count("walkit.maintenance.fail") == 1
         named = {s.name for s in log.parts.manifest_store.current.segments}
         assert {n for n in storage.names() if n.endswith(".segment")} == named and len(named) <= 4
 

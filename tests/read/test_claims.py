@@ -671,7 +671,7 @@ def test_retention_in_the_background_does_not_wait_for_a_consumer() -> None:
         seen = heard(log)
         lock: Any = storage.lock(CLAIMS_LOCK_NAME)
         fill(log, 40)
-        failures = [about for name, about in seen if name == "walkit.upkeep.fail"]
+        failures = [about for name, about in seen if name == "walkit.maintenance.fail"]
         assert failures and all("claims" in about["error"] for about in failures)
         assert log.first_lsn == 1
         lock.release()

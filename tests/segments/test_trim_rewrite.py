@@ -290,7 +290,7 @@ def test_damage_above_the_low_watermark_leaves_the_segment_as_it_is() -> None:
         first = oldest(log)
         flip(storage, first.name, 4096 + first.size_bytes - 3000, 1)
         report = log.trim(5)
-        assert report == 5 and told.count("walkit.upkeep.fail") == 1
+        assert report == 5 and told.count("walkit.maintenance.fail") == 1
         assert report.rewritten.failure is not None and report.bytes_saved == 0
         assert oldest(log) == first and "trim.new" not in storage.names()
         with pytest.raises(walkit.CorruptionError):

@@ -73,7 +73,7 @@ class PayloadFloor:
             if counts:
                 self.usage()
         except WalkitError as error:
-            self._parts.events.emit("walkit.upkeep.fail", job="payloads", error=str(error))
+            self._parts.events.emit("walkit.maintenance.fail", job="payloads", error=str(error))
         finally:
             if not saving:
                 state_lock.release()

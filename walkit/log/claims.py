@@ -219,7 +219,7 @@ class ClaimTable:
             if not self.in_turn(date):
                 return fact
         except StorageError as error:
-            self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+            self.events.emit("walkit.maintenance.fail", job="claims", error=str(error))
             return fact
         with once(self._lock), self._lock:
             self._seen[fact.name] = _Seen(dated, self._seen[fact.name].at_s)
@@ -266,7 +266,7 @@ class ClaimTable:
         try:
             gone = self.in_turn(remove) if facts else []
         except StorageError as error:
-            self.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+            self.events.emit("walkit.maintenance.fail", job="claims", error=str(error))
         oldest = self._manifest_store.current.low_watermark + 1
         for fact in gone:
             about = {"name": fact.name, "first_lsn": fact.first_lsn, "oldest": oldest, "owner": fact.owner}
@@ -405,7 +405,7 @@ class OwnClaims:
             try:
                 claim.save(BACKGROUND_WAIT_S)
             except WalkitError as error:
-                self.claims.events.emit("walkit.upkeep.fail", job="claims", error=str(error))
+                self.claims.events.emit("walkit.maintenance.fail", job="claims", error=str(error))
                 if isinstance(error, StorageError) and error.errno == errno.ETIMEDOUT:
                     return
 

@@ -36,7 +36,7 @@ from walkit.storage.interface import DirectStorage, Storage
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Upkeep:
+class MaintenanceParts:
     """The parts of an open log beside its commit path, wherever the log is."""
 
     storage: Storage
@@ -54,7 +54,7 @@ class Upkeep:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogParts(Upkeep):
+class LogParts(MaintenanceParts):
     """The parts of an open log. No part knows the log's public object, so that one can be dropped and collected."""
 
     core: OrderingCore[Submitted]
@@ -63,7 +63,9 @@ class LogParts(Upkeep):
     """Most records of one call that stay together."""
 
 
-def driver_of(upkeep: Upkeep, core: OrderingCore[Submitted], sink: FrameSink, name: str) -> CommitDriver:
+def driver_of(
+    upkeep: MaintenanceParts, core: OrderingCore[Submitted], sink: FrameSink, name: str
+) -> CommitDriver:
     """Return the driver of the commit path of a log; `sink` takes its frames.
 
     A limited log refuses a segment that it has no room for.
@@ -90,7 +92,7 @@ def driver_of(upkeep: Upkeep, core: OrderingCore[Submitted], sink: FrameSink, na
 
 
 def parts_of(
-    upkeep: Upkeep, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts
+    upkeep: MaintenanceParts, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts
 ) -> LogParts:
     """Return all parts of a log. Begins what its retention asks for."""
     upkeep.retention.begin()
@@ -104,7 +106,7 @@ def parts_of(
     )
 
 
-def upkeep_of(
+def maintenance_parts(
     storage: Storage,
     options: LogOptions,
     manifest_store: Manifests,
@@ -114,12 +116,12 @@ def upkeep_of(
     orphan_files: Orphans,
     lifetime: Lifetime,
     events: EventSink,
-) -> Upkeep:
+) -> MaintenanceParts:
     """Return the part that keeps and drops records of this log."""
     maintenance = segments.maintenance
     claims = ClaimTable(storage, manifest_store, events)
     trimmer = Trimmer(storage, manifest_store, marks, maintenance, claims, orphan_files, lifetime, events)
-    return Upkeep(
+    return MaintenanceParts(
         storage=storage,
         options=options,
         manifest_store=manifest_store,
@@ -178,7 +180,7 @@ def compose(
     segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
-    upkeep = upkeep_of(
+    upkeep = maintenance_parts(
         storage, options, manifest_store, segments, contents, core, orphan_files, lifetime, events
     )
     driver = driver_of(upkeep, core, segments, _name(storage))

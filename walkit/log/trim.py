@@ -362,7 +362,7 @@ class Trimmer:
             except WalkitError as error:
                 if record not in self._manifest_store.current.segments:
                     return Rewritten()  # another trim has dropped it, or a compaction rewritten it
-                self._events.emit("walkit.upkeep.fail", job="rewrite", error=str(error))
+                self._events.emit("walkit.maintenance.fail", job="rewrite", error=str(error))
                 return Rewritten(bytes_before=size, bytes_after=size, failure=str(error))
 
     def _rewrite(self, record: SegmentRecord, waste_ratio: float, size: int) -> Rewritten:

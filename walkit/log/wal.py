@@ -348,7 +348,7 @@ class WriteAheadLog(CursorApi):
 
         On return with True each segment that was full is sealed and has its index file, the space for the frames to
         come is prepared and zeroed, and everything is dropped that the log's `retention` allows. A job that
-        has failed counts as done (event `walkit.upkeep.fail`); work for records appended meanwhile is waited for,
+        has failed counts as done (event `walkit.maintenance.fail`); work for records appended meanwhile is waited for,
         too.
 
         LogPoisonedError if the log has failed: the next opening seals its segments. LogClosedError;

@@ -32,7 +32,7 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.log.live_log import Lifetime
-from walkit.log.parts import LogParts, core_of, driver_of, parts_of, upkeep_of
+from walkit.log.parts import LogParts, core_of, driver_of, maintenance_parts, parts_of
 from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.folder import ObjectFolder
@@ -181,7 +181,7 @@ class ObjectFiles:
                 self.vouched.save()
                 self.vouched.ledger.flush()
             except WalkitError as error:
-                self.events.emit("walkit.upkeep.fail", job="vouched end", error=str(error))
+                self.events.emit("walkit.maintenance.fail", job="vouched end", error=str(error))
 
     def forget(self) -> None:
         """In a forked child: the objects are the parent's to write."""
@@ -231,7 +231,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     files = ObjectFiles(
         storage=folder, vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end
     )
-    upkeep = upkeep_of(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
+    upkeep = maintenance_parts(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
     driver = driver_of(upkeep, core, sink, name)
     save = _saver(vouched, driver.poison)
     maintenance.every(SAVE_S, save, "seal")

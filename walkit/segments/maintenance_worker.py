@@ -121,7 +121,7 @@ class MaintenanceWorker:
         try:
             job()
         except WalkitError as error:
-            self._events.emit("walkit.upkeep.fail", job=kind, error=str(error))
+            self._events.emit("walkit.maintenance.fail", job=kind, error=str(error))
 
     def _check(self) -> None:
         """Assert the invariants between two steps, from any thread; if no thread could be started, once one has."""

@@ -23,7 +23,7 @@ from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsErr
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime, LogMarks
-from walkit.log.parts import Upkeep
+from walkit.log.parts import MaintenanceParts
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.objects.entrance import location_of, object_store_of, payload_source
@@ -196,7 +196,7 @@ class ImportedLog(ReadApi):
         return self._importer.segments
 
     @property
-    def upkeep(self) -> Upkeep:
+    def upkeep(self) -> MaintenanceParts:
         """The trimmer and the claims of this log. LogNotFoundError before the first contact with the primary."""
         self.require_log()
         return self._importer.upkeep

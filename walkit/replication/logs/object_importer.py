@@ -251,7 +251,7 @@ class ObjectImporter:
                 ):
                     self._save(self.current.lineage)
             except WalkitError as error:  # nothing is lost: the next opening reads on from the last saved end
-                self.events.emit("walkit.upkeep.fail", job="vouched end", error=str(error))
+                self.events.emit("walkit.maintenance.fail", job="vouched end", error=str(error))
             finally:
                 self.place.close()  # its next put opens it again
                 self.lifetime.end()

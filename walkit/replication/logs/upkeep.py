@@ -9,7 +9,7 @@ from __future__ import annotations
 from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.live_log import Lifetime, LogContents, LogMarks
-from walkit.log.parts import Upkeep, upkeep_of
+from walkit.log.parts import MaintenanceParts, maintenance_parts
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet
@@ -24,11 +24,11 @@ def replica_upkeep(
     lifetime: Lifetime,
     options: LogOptions,
     events: EventSink,
-) -> Upkeep:
+) -> MaintenanceParts:
     """Put the parts together, and begin the work of `options.retention`. Starts no thread."""
     contents = LogContents(storage, manifest_store, segments, marks)
     orphan_files = OrphanFiles(storage, manifest_store)
-    upkeep = upkeep_of(
+    upkeep = maintenance_parts(
         storage, options, manifest_store, segments, contents, marks, orphan_files, lifetime, events
     )
     upkeep.trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
