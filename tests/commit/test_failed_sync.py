@@ -243,9 +243,7 @@ def test_a_full_disk_for_a_spare_segment_does_not_poison(monkeypatch: pytest.Mon
             log.append(bytes(4000))
         log.wait_idle()
         assert full.hits == 1
-        wait_until(
-            lambda: seen.count("walkit.maintenance.fail") == told, "the event, which another thread sends"
-        )
+        wait_until(lambda: seen.count("walkit.maintenance.fail") == told, "the event")  # noqa: B023
         assert not log.statistics().poisoned
         if code != errno.EIO:
             with pytest.raises(LogFullError):

@@ -17,17 +17,17 @@ from walkit.simulate.world_log import Branch, Ledger, Promise, Violation
 from walkit.simulate.world_nodes import LEASE_S, LIMITS, OPTIONS, LogNode, ReaderNode
 
 RULES = {
-    "durable": "what was acknowledged is in the log, unchanged, after every crash of the primary",
-    "acknowledged": "a replica acknowledges only what is on its disk, and the primary believes no more than that",
-    "promoted": "a promoted replica has all that it has acknowledged, and with `ack_replicas` each promised record",
-    "logs": "a replica's log is a part of the primary's durable log, byte for byte, and its state follows",
-    "announced": "a reader announces only what it has applied, each record once and in order",
-    "claims": "nothing is dropped that was promised to a replica or a reader, and a bootstrap keeps its plan",
+    "durable": "an acknowledged record is in the log and the state, unchanged, after every crash of the primary",
+    "acknowledged": "a replica acknowledges only records on its disk, and the primary counts no others",
+    "promoted": "a promoted replica has all that it acknowledged; with `ack_replicas` it has each acknowledged record",
+    "logs": "a replica's log is a part of the primary's durable log, chain by chain, and its state follows",
+    "announced": "the state of a reader is that of the log at the LSN that it announces",
+    "claims": "nothing is dropped that was promised to a replica or a reader, and a started bootstrap keeps its plan",
     "fenced": "a writer whose log was taken over publishes nothing, and nothing that the log names is deleted",
-    "refused": "no replica and no reader ends, is rewound or is emptied for a reason that is not there",
-    "bounds": "what waits in memory is bounded",
+    "refused": "no replica and no reader ends, is rewound or is emptied for a reason that does not exist",
+    "bounds": "memory is bounded, nothing goes round in a circle, and at rest few files are open",
     "converged": "after the faults all logs and states become equal, and the primary knows it",
-    "healthy": "without a fault what is appended reaches everyone soon, in the sessions that there are",
+    "healthy": "without a fault each record soon reaches everyone, without new connections, and answers bring frames",
     "assertion": "no shell and no core raises",
 }
 FILES_MAX = 8
