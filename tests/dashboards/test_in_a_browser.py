@@ -168,7 +168,7 @@ def ask_for(seen: Seen, label: str, number: int) -> None:
 
 
 def open_drawer(seen: Seen, name: str) -> None:
-    """Show the controls of a drawer of the Live page, if it is shown; on other pages there is none."""
+    """Show the controls of a drawer of the Live page, if that page is shown."""
     drawer = seen.page.get_by_role("button", name=name, exact=True)
     if drawer.count() and "bk-active" not in str(drawer.get_attribute("class")):
         drawer.click()

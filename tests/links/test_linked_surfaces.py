@@ -50,7 +50,7 @@ def flip(payloads: Path) -> None:
 
 
 def replace(payloads: Path) -> None:
-    """Put another log in the place of the payload log."""
+    """Put another log at the place of the payload log."""
     payloads.rename(payloads.with_name("away"))
     with walkit.open(payloads) as log:
         log.append(b"other")
@@ -74,7 +74,7 @@ def run(capfd: pytest.CaptureFixture[str], *arguments: object) -> tuple[int, str
 def test_verify_checks_each_live_payload(
     damage: str, places: tuple[str, Path], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Goal: verify names log, LSN and reference of a lost value. Method: each damage, in parts of 1 and 3 links."""
+    """Goal: verify names log, LSN and reference of a lost value. Method: each damage, 1 and 3 links at a time."""
     path, payloads = places
     do, error, code = DAMAGES[damage]
     with walkit.open(path, mode="r") as log:
@@ -145,7 +145,7 @@ def test_verify_lists_a_bounded_number_of_lost_values(
     assert len(report.problems) == 3 and "5 more values cannot be had from payload logs" in report.notes
 
 
-def test_a_value_that_was_dropped_meanwhile_is_no_problem(
+def test_a_value_dropped_meanwhile_is_passed_over(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Goal: verify beside a trimming writer finds nothing. Method: trim between the link and its value."""

@@ -26,7 +26,7 @@ from walkit.storage.object_store import ObjectStore
 LISTS_MAX: Final = 20
 """A listing may lag: it is read at most so many times until it shows nothing."""
 PAGE_KEYS: Final = 1000
-"""So many keys are in memory, and in one request where the store has requests for many."""
+"""So many keys are in memory, and in one request if the store has requests for many."""
 REQUEST_S: Final = 30.0
 
 

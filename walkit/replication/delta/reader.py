@@ -89,7 +89,6 @@ class DeltaReader:
         payload_log: AnyPlace | None = None,
     ) -> None:
         destination = destination_of(source, token, tls, insecure)
-        self._address = destination.address
         check_whole(version, "version", 0, DELTA_VERSION_MAX)
         check_number(checkpoint_s, "checkpoint_s", 0, SECONDS_MAX)
         check_number(interval_ms, "interval_ms", 0, SECONDS_MAX)
@@ -247,7 +246,7 @@ class DeltaReader:
         return DeltaReaderStatus(
             state=self._life(),
             location=self._log.location,
-            source=self._address,
+            source=self._loop.destination.address,
             applied_lsn=applied,
             known_lsn=known,
             lag_records=known - applied if in_touch else None,
