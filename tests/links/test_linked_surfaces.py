@@ -145,9 +145,7 @@ def test_verify_lists_a_bounded_number_of_lost_values(
     assert len(report.problems) == 3 and "5 more values cannot be had from payload logs" in report.notes
 
 
-def test_a_value_dropped_meanwhile_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_value_dropped_meanwhile_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Goal: verify beside a trimming writer finds nothing. Method: trim between the link and its value."""
     fetch = Payloads.values
     with walkit.open(tmp_path / "log", options=linked(f"objects:{tmp_path}/payloads")) as log:
