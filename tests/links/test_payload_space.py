@@ -19,7 +19,6 @@ from tests.support.logs import Child, tiny, values
 from walkit.log.validate import make_ticket
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
-from walkit.read.payloads import Payloads
 from walkit.read.read_api import ReadApi
 from walkit.replication import rewind
 
@@ -212,30 +211,6 @@ def test_withdrawn_and_forged_records_do_not_stop_freeing() -> None:
         fill(log, 2, 2)
         log.trim(3)
         assert floor_of(log) == 1 and log.payload_usage()[1:4] == (2, 12_000, 0)  # type: ignore[index]
-
-
-@pytest.mark.parametrize("read", ["get", "items", "to_arrow"])
-def test_key_that_is_written_again_while_it_is_read_has_a_value(tmp_path: Path, read: str) -> None:
-    """Goal: a read of a Store never meets a value that a checkpoint freed. Method: free it within the read."""
-    with walkit.Store.open(tmp_path / "log", options=linked(tmp_path / "payloads")) as store:
-        store.put(b"k", value_of(1))
-
-        class Frees(Payloads):
-            def values(self, lsns: Any, links: Any) -> list[bytes]:
-                self.__class__ = Payloads  # type: ignore[assignment]
-                store.put(b"k", value_of(2))
-                store.checkpoint()
-                # As the reading of a dropped segment does.
-                raise walkit.PayloadGoneError("freed", location="", lsn=1, link=tuple(links[0]))
-
-        store.log.payloads.__class__ = Frees
-        reads: dict[str, Callable[[], object]] = {
-            "get": lambda: store.get(b"k"),
-            "items": lambda: store.items()[0][1],
-            "to_arrow": lambda: store.to_arrow().to_pylist()[0]["value"],
-        }
-        found = reads[read]()
-        assert found == value_of(2) and type(store.log.payloads) is Payloads and floor_of(store.log) == 1
 
 
 def test_payload_of_a_record_after_a_hole_is_live() -> None:

@@ -20,6 +20,7 @@ import pyarrow.compute as pc
 from walkit._internal.arguments import as_lsn, check_progress, refuse
 from walkit._internal.arrow import numbers_of, validated
 from walkit._internal.report import report_html
+from walkit.errors import PayloadGoneError
 from walkit.objects.entrance import reader_at
 from walkit.read.payloads import AHEAD_BYTES
 from walkit.read.read_api import ReadApi
@@ -115,9 +116,10 @@ def diff(a: Side, b: Side, progress: StateProgress | None = None) -> pa.Table:
 
     In memory: both states, and the reading of one batch. Values in payload logs are kept for keys that
     differ; equal values under different links are fetched and dropped again, about 8 MiB of each side at a time, or one
-    larger value. `progress` is called for each side in turn with (LSNs passed,
-    LSNs to pass). Raises HistoryTrimmedError if a state is no longer known exactly, OptionsError for an invalid side,
-    and the errors of opening and reading.
+    larger value. `progress` is called for each side in turn with (LSNs passed, LSNs to pass).
+
+    Raises HistoryTrimmedError if a state is no longer known exactly, OptionsError for an invalid side, and the errors
+    of opening and reading.
     """
     return narrowed(compared(a, b, progress)[2], DIFF_SCHEMA)
 
@@ -128,8 +130,14 @@ def compared(
     """Return the states of both sides, and the rows of `diff`, with offsets of 64 bits; raise its errors."""
     check_progress(progress, "(LSNs passed, LSNs to pass)")
     with ExitStack() as stack:
-        left, right = (_state_of(side, stack, progress) for side in (a, b))
-        left, right = _with_values(left, right, unchanged=unchanged)
+        while True:
+            sides = [_state_of(side, stack, progress) for side in (a, b)]
+            try:
+                left, right = _with_values(*sides, unchanged=unchanged)
+                break
+            except PayloadGoneError as error:
+                if not any(side.has_freed(error) for side in sides):
+                    raise
         found = diff_states(left.newest, right.newest, unchanged=unchanged)
         found = _with_deletions(found, left, INSERTED, "left_lsn")
         found = _with_deletions(found, right, DELETED, "right_lsn")
@@ -142,6 +150,16 @@ class _SideState(NamedTuple):
     newest: pa.Table
     log: ReadApi | None = None
     up_to: int = 0
+    live: MappingApi | None = None
+    """The Store, if this was its newest state."""
+
+    def has_freed(self, error: PayloadGoneError) -> bool:
+        """Whether a Store has freed a value of this state by now, because its key was written again."""
+        if self.live is None or error.link is None:
+            return False
+        value, column = Link(*error.link).encode(), self.newest["value"]
+        is_here = pc.index(column, pa.scalar(value, column.type)).as_py() >= 0
+        return is_here and value not in self.live._copy().values()
 
 
 def _links_of(state: pa.Table) -> dict[tuple[bytes, bytes], int]:
@@ -264,7 +282,7 @@ def _state_of(side: Side, stack: ExitStack, progress: StateProgress | None) -> _
         log = getattr(source, "log", None)
         if at_lsn is None:
             lsn, state = source._dated()
-            return _SideState(state, log, lsn)
+            return _SideState(state, log, lsn, source)
         source = source if log is None else log
     if isinstance(source, MappingApi | KeyedTable):
         refuse("at_lsn", at_lsn, f"a {type(source).__name__} has no earlier states; give its log and the LSN")

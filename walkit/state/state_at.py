@@ -119,7 +119,11 @@ def resolved_value(log: ReadApi | None, table: KeyedTable, key: bytes, value: by
 
 
 class PastState(Mapping[bytes, bytes | None]):
-    """The live keys and values at one LSN. Read-only, in memory, in order of keys; no longer bound to the log."""
+    """The live keys and values at one LSN. Read-only, in memory, in order of keys.
+
+    A value in a payload log is fetched when it is used: PayloadGoneError if the log has freed it by then, since the
+    newest state does not have it. A claim on its record keeps it.
+    """
 
     def __init__(self, lsn: int, table: KeyedTable, snapshot_lsn: int, log: ReadApi | None = None) -> None:
         """`log` is asked for values that are kept in payload logs, as long as it is open."""
