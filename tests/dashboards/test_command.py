@@ -77,7 +77,7 @@ def test_it_opens_on_what_is_given_and_ends_cleanly(browser: Browser, things: Pa
             page.get_by_text("read only: LSN 1 to 4.").wait_for()
         assert seen.inaccessible() == []
         page.get_by_role("link", name="Runs").click()
-        page.get_by_role("cell", name="a saved run").wait_for()
+        page.get_by_text("a saved run", exact=True).first.wait_for()
         page.locator(".js-plotly-plot").last.wait_for()
         assert seen.inaccessible() == []
         assert complaints == []

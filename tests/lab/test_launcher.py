@@ -82,6 +82,7 @@ def test_the_tile_opens_the_dashboard(browser: Browser, served: Served) -> None:
         socket.on("framereceived", lambda data: frames.append(str(data)[:80]))  # type: ignore[attr-defined]
 
     window.on("websocket", heard)
+    window.get_by_role("button", name="Load", exact=True).click()
     window.get_by_label("arrivals/s", exact=True).fill("200")
     window.keyboard.press("Enter")
     window.get_by_role("button", name="Start", exact=True).click()

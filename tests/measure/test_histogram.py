@@ -160,6 +160,6 @@ def test_folding_a_million_is_fast() -> None:
 def test_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without hdrhistogram, making a histogram raises the error that names the extra."""
     monkeypatch.setitem(sys.modules, "hdrh.histogram", None)
-    with pytest.raises(MissingExtraError, match=r"walkit\[measure\]") as caught:
+    with pytest.raises(MissingExtraError, match=r"\[measure\]") as caught:
         LatencyHistogram()
     assert (caught.value.extra, caught.value.package) == ("measure", "hdrhistogram")

@@ -108,7 +108,7 @@ def site(checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Site:
     cell = nbformat.v4.new_code_cell("lag")
     cell.outputs = [nbformat.v4.new_output("display_data", figure._repr_mimebundle_())]
     heading = nbformat.v4.new_markdown_cell(
-        "# Group commit\n\n[the architecture](../docs/architecture.md#words)"
+        "# Group commit\n\n[the architecture](../docs/architecture.md#rooms)"
     )
     (place / "executed").mkdir()
     executed = place / "executed" / f"{WITH_A_FIGURE}.ipynb"

@@ -112,8 +112,7 @@ def test_inspector_opens_a_url_and_changes_nothing(shell: Shell, root: Path) -> 
     assert f"{EPOCHS * RECORDS + EPOCHS:,}" in page.numbers.object
     page.find_by.value, page.wanted.value = "lsn", "300"
     page._find()
-    until(page, lambda: page.frame is not None)
-    assert page.frame is not None and page.frame.records[0].value == b"value 300"
+    until(page, lambda: page.frame is not None and page.frame.records[0].value == b"value 300")
     page._verify()
     until(page, lambda: page.report is not None)
     assert page.report is not None and page.report.ok and page.report.last_lsn == EPOCHS * RECORDS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple, NoReturn
 
@@ -38,7 +39,7 @@ def whole(what: str, least: int = 1, most: int = LSN_MAX) -> Callable[[str], int
     """Return what takes a whole number within bounds; `what` it is, for the complaint."""
 
     def value(text: str) -> int:
-        if not (text.isascii() and text.isdigit() and least <= int(text) <= most):
+        if not (re.fullmatch(r"[0-9]+(_[0-9]+)*", text) and least <= int(text) <= most):
             raise argparse.ArgumentTypeError(f"{text!r} is not {what}")
         return int(text)
 

@@ -79,7 +79,8 @@ class PayloadFloor:
                 state_lock.release()
 
     def _acked_lsn(self) -> int:
-        with self._parts.driver.lock:  # each view from now on has what is acknowledged now
+        # Each view from now on has what is acknowledged now.
+        with marked(WORK), self._parts.driver.lock:
             return self._parts.core.acked_lsn
 
     def _free(self) -> None:
