@@ -75,8 +75,8 @@ def test_links_lead_somewhere(checkout: Checkout) -> None:
     places = all_places(checkout.names())
     found = [dead for path, text in documents.items() for dead in dead_links(path, text, documents, places)]
     unknown = [dead for path, text in documents.items() for dead in dead_links(path, text, {}, places)]
-    assert len(unknown) > 50, "the headings of other pages are looked up"
-    assert len([dead for path, text in documents.items() for dead in dead_links(path, text, {}, set())]) > 300
+    assert len(unknown) > 30, "the headings of other pages are looked up"
+    assert len([dead for path, text in documents.items() for dead in dead_links(path, text, {}, set())]) > 200
     assert not found, "\n".join(found)
 
 
@@ -118,7 +118,7 @@ def faults_of_decisions(documents: Mapping[str, str]) -> list[str]:
 def test_each_decision_has_one_page_of_one_form(checkout: Checkout) -> None:
     """Each page of docs/decisions has the four parts, at most 400 words, and its number and title in the index."""
     documents = checkout.files(".md")
-    assert 40 < sum(DECISION.fullmatch(path) is not None for path in documents) <= DECISIONS_MAX
+    assert 25 < sum(DECISION.fullmatch(path) is not None for path in documents) <= DECISIONS_MAX
     found = faults_of_decisions(documents)
     assert not found, "\n".join(found)
 
