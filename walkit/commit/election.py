@@ -1,9 +1,8 @@
 """Leader election: which thread takes the queue and writes the next frame; the writer threads, if no caller does.
 
-A leader has one of the `in_flight` places, kept in `leading` under the number of its thread. So a place is
-taken by one statement and given back by one call, and who has it can be asked at any moment. A waiting caller that is
-elected finds its place taken; the writer threads, which lead for tickets and event loops, are only asked to look, so
-that asking twice, or once too often, does no harm.
+At most `in_flight` threads lead. `leading` has a place for each, under the id of its thread, so one statement takes or
+frees a place. An elected caller finds its place taken for it. Writer threads lead for tickets and event loops. They are
+woken to look for work, and a redundant wake-up does no harm.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ from walkit.events import EventSink
 
 
 class WriterPool:
-    """Calls `look()` once each time it is woken, on a thread that is free; threads start as they are needed."""
+    """Calls `look()` once per wake-up, on a free thread; threads start on demand."""
 
     def __init__(
         self,
@@ -40,7 +39,7 @@ class WriterPool:
     ) -> None:
         """`on_failure` is called with the error of a look or of a thread's start, and raises nothing.
 
-        `serving` gets the numbers of the threads while they run.
+        `serving` has the ids of the running threads.
         """
         self._serving: set[int] = set() if serving is None else serving
         self._name = name
@@ -51,25 +50,25 @@ class WriterPool:
         self._threads: list[LogThread] = []
         # Guards `_threads`, `_count` and `full`. Taken without the commit lock; no lock is taken under it.
         self.starting = threading.RLock()
-        """Held while one is started."""
-        # Set by each writer thread as it begins, and never set back. Read under the commit lock by threads that queue:
+        """Held while a thread is started."""
+        # Set by each writer thread as it begins, and never reset. Read under the commit lock by threads that queue:
         # only a running thread will take their item from `calls`.
         self.running = False
-        """Whether one of them runs, so that it will look when it is woken."""
+        """Whether a thread runs, and so answers a wake-up."""
         self.full = False
         """Whether all of them run."""
 
     def wake(self) -> None:
-        """Let one of them look whether there is something to lead for. Once too often does no harm.
+        """Wake a thread to look for work; a redundant call does no harm.
 
-        If the system has no thread to give, those that run will do; if none runs, `on_failure` gets the RuntimeError:
-        no record may wait forever.
+        If the system cannot start a thread, the running ones suffice. If none runs, `on_failure` gets the
+        RuntimeError: no record may wait forever.
         """
         self.calls.put(True)
         if (len(self._threads) < self._count or not self.running) and not self.calls.empty():
             try:
                 if self._count > 1 and on_main_thread():
-                    # One call, which nothing strikes: `Thread.start` waits in Python code, where a handler raises.
+                    # One call, which no signal handler interrupts: `Thread.start` waits in Python code.
                     start_new_thread(self._start_or_break, ())
                 else:
                     self._start()
@@ -77,7 +76,7 @@ class WriterPool:
                 self._miss(error)
 
     def wake_from_within(self) -> None:
-        """Do the same from foreign code on a thread that has locks, perhaps those of this pool: takes none."""
+        """Do the same without a lock, for foreign code on a thread that may hold those of this pool."""
         self.calls.put(True)
         if not self.running:
             start_new_thread(self._start_or_break, ())
@@ -115,10 +114,10 @@ class WriterPool:
                     self.full = len(self._threads) == self._count
 
     def _run(self) -> None:
-        tries = 0  # others count on it: a look that fails is reported, and it looks again
+        tries = 0  # callers depend on the thread: a failed look is reported, and it looks again
         while tries < MEMORY_TRIES:
             try:
-                if self._count:  # one that finds no memory to end has taken the call that ends it
+                if self._count:  # a thread without memory for its end has already taken the call that ends it
                     self._serve()
                 self._serving.discard(get_ident())
                 self.calls.put(False)  # for the next one
@@ -132,13 +131,13 @@ class WriterPool:
         while self.calls.get():
             try:
                 self._look()
-            except BaseException as error:  # noqa: BLE001 - it counts as running, and is asked to look again
+            except BaseException as error:  # noqa: BLE001 - it counts as running, and is woken again
                 self._on_failure(error)
 
     def close(self, *, wait: bool = True) -> None:
         """End the threads; `wake` may not be called afterwards. May be called again if it was interrupted."""
-        with marked(), self.starting:  # one that runs already, and is about to be noted, counts too
-            self._count = 0  # a start that is on its way finds no place
+        with marked(), self.starting:  # a thread that is starting counts, too
+            self._count = 0  # a concurrent start finds no place
             threads = list(self._threads)
         self.calls.put(False)
         for thread in threads:
@@ -147,9 +146,9 @@ class WriterPool:
 
 
 WRITER_THREAD_MIN_WAITERS: Final = 8
-"""From so many callers of single records that wait the writer thread leads, until nothing waits."""
+"""If so many callers of single records wait, the writer thread leads until none waits."""
 GIVEN: Final = 0
-"""In the place of a leader's thread: a place that was taken for the writer thread, which does not know of it yet."""
+"""The key of a place that is reserved for the writer thread until it takes it."""
 
 
 class LeaderElection:
@@ -173,18 +172,18 @@ class LeaderElection:
         self.leading = watch.leading
         """Threads that lead now, by their numbers."""
         self.places = core.in_flight_max
-        """How many may."""
-        # Set back, once, under the commit lock by `AckLimit.begin`; read under it.
+        """The most threads that may lead at a time."""
+        # Reset once, under the commit lock, by `AckLimit.begin`; read under it.
         self.plain = self.places == 1 and core.policy is None
-        """Whether whatever waits may be taken once no thread leads."""
+        """Whether all waiting records may be taken when no thread leads."""
         self.needs_time = core.policy is not None
-        """Whether the core has to know the time: only policies ask for it."""
+        """Whether the core needs the time: only policies use it."""
         # Written under the commit lock. True means that an item is in `pool.calls`, which a writer thread takes;
         # `claim` of that thread sets it back before it looks at the queue, so no request is lost.
         self.is_notified = False
-        """Whether the writer threads were asked to look, and have not done so yet."""
+        """Whether the writer threads were woken, and have not looked yet."""
         self._seal_at_us: int | None = None
-        """The time that the timer was woken for last."""
+        """The time for which the timer was last woken."""
         self._core = core
         self._signal = signal
         self._timer = timer
@@ -197,7 +196,7 @@ class LeaderElection:
         return len(self.leading)
 
     def ready_locked(self) -> bool:
-        """Say whether a frame can be taken now; where a policy holds it back, the timer asks again in time."""
+        """Return whether a frame can be taken now; if a policy delays it, the timer checks again in time."""
         core = self._core
         ready = core.ready(self.clock.us() if self.needs_time else 0)
         due = core.seal_at_us
@@ -230,10 +229,10 @@ class LeaderElection:
         return True
 
     def hand_over(self, keep: bool = False) -> bool:
-        """Give the place back, or to the next leader; True if the caller keeps it.
+        """Free the place, or pass it to the next leader; True if the caller keeps it.
 
-        It does with `keep` if there is something to take. Without memory it tries again: nothing is done by halves,
-        and others wait for it.
+        With `keep` the caller keeps it if records wait. After a MemoryError it tries again: no step is half done, and
+        others wait for it.
         """
         tries = 0
         while tries < MEMORY_TRIES:
@@ -272,7 +271,7 @@ class LeaderElection:
         return keep
 
     def _is_crowded_locked(self) -> bool:
-        """Say whether so many callers wait that the writer thread should lead."""
+        """Return whether so many callers wait that the writer thread should lead."""
         if not self.plain:
             return False
         first = islice(self._core.pending, WRITER_THREAD_MIN_WAITERS)
@@ -281,16 +280,16 @@ class LeaderElection:
     def elect_locked(self) -> Caller | WriterPool | None:
         """Return the next leader, to be started without the lock; None without a free place or work.
 
-        It is the oldest caller that waits and can lead, with a place taken for it; else the writer threads, which take
-        one themselves. With one frame in flight and many callers it is the writer thread: its place is taken, and it
-        is started here. It leads frame after frame without a switch of threads, and the device writes while the
-        callers of the frame before come back; a caller has to be woken, and gets the interpreter after all of those.
+        It is the oldest waiting caller that can lead, with a place taken for it; otherwise the writer threads, which
+        take a place themselves. With one frame in flight and many callers it is the writer thread: its place is taken,
+        and it is woken here. It leads frame after frame without a thread switch, and the device writes while the
+        callers of the previous frame return.
         """
         core, leading = self._core, self.leading
         if len(leading) >= self.places or not core.pending or not self.ready_locked():
             return None
         if self.pool.running and self._is_crowded_locked():
-            # First of all: where an exception of another thread strikes after it, the writer finds a place to take.
+            # First: if an exception of another thread is raised after it, the writer finds a place to take.
             self.pool.calls.put(True)
             leading[GIVEN] = True
             return None
@@ -324,7 +323,7 @@ class LeaderElection:
         assert self.leaders <= self.places
 
     def kick(self) -> None:
-        """Begin a frame if there is one to begin: time has passed, or a caller waits for all that is queued."""
+        """Start a leader if a frame is due: time has passed, or a caller waits for the whole queue."""
         with self.lock:
             leader = self.elect_locked()
         if leader is not None:

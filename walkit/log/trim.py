@@ -42,12 +42,12 @@ class Rewritten:
     """Equal to `bytes_before` if the segment was not copied."""
     bytes_written: int = 0
     failure: str | None = None
-    """Why it stayed as it was though there was waste enough; the next trim tries again."""
+    """The reason that it was not copied although enough of it is waste; the next trim tries again."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Border:
-    """Where the remaining frames begin, and the totals before them."""
+    """The start of the frames that stay, and totals of the frames before it."""
 
     position: int
     next_lsn: int
@@ -59,8 +59,8 @@ class _Border:
 def straddling(manifest: Manifest) -> SegmentRecord | None:
     """Return the segment that is partly below the low watermark, if a trim may rewrite it."""
     sealed, low = manifest.sealed, manifest.low_watermark
-    other = SegmentFlag.COMPACTED | IN_BULKS
-    if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & other:
+    excluded = SegmentFlag.COMPACTED | IN_BULKS
+    if len(sealed) < 2 or sealed[0].first_lsn > low or sealed[0].flags & excluded:
         return None
     return sealed[0]
 
@@ -95,7 +95,7 @@ class TrimPreview:
     straddling: SegmentRecord | None
     """The segment with the new low watermark: copied if enough of it is waste, else it stays."""
     limit: str
-    """The reason that the low watermark stays below the request, see `LIMITS`: "" or "claim NAME"."""
+    """The cause of a low watermark below the request: a key of `LIMITS`, or "claim NAME"."""
 
     @property
     def size_bytes(self) -> int:
@@ -109,7 +109,7 @@ LIMITS = {
     "state": "the newest snapshot: a checkpoint moves it",
     "room": "the disk, which is full: a trim that drops a whole segment still works",
 }
-"""The limits of a trim in words; the others are the name of a claim."""
+"""The texts of a trim's limits; any other limit is "claim NAME"."""
 
 
 class TrimReport(int):
@@ -123,7 +123,7 @@ class TrimReport(int):
     """The outcome for the segment that straddles the low watermark."""
     duration_s: float
     limit: str
-    """The reason that the low watermark stayed below the request, see `LIMITS`: "" or "claim NAME"."""
+    """The cause of a low watermark below the request: a key of `LIMITS`, or "claim NAME"."""
 
     def __new__(
         cls,
@@ -147,7 +147,7 @@ class TrimReport(int):
 
     @property
     def bytes_saved(self) -> int:
-        """Bytes by which the log is smaller: of segments that went, and of the one that was rewritten."""
+        """Bytes by which the log is smaller: of dropped segments, and of the rewritten one."""
         return self.bytes_dropped + self.rewritten.bytes_before - self.rewritten.bytes_after
 
     def _repr_html_(self) -> str:
@@ -178,8 +178,8 @@ class TrimReport(int):
 class Trimmer:
     """Moves the low watermark of an open log and drops the records below it. Safe from any thread.
 
-    One oldest segment is rewritten at a time. Closing the log ends a rewriting between two blocks, and waits for it:
-    what it did later would be done to another writer's files.
+    One oldest segment is rewritten at a time. Closing the log interrupts a rewrite between two blocks and waits for its
+    end: later changes would hit another writer's files.
     """
 
     def __init__(
@@ -196,18 +196,18 @@ class Trimmer:
         # Guards `state_lsn`. Taken before the claims' lock, that of the orphan files and the manifest's; its rank is
         # STATE.
         self.state_lock = threading.Lock()
-        """Held while a state that is made of this log is saved: one at a time."""
+        """Held while a state of this log is saved: one at a time."""
         # Written by the thread that has `state_lock`, once a snapshot is durable; read by trims without it: an older
         # value only keeps more.
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state made from this log; None if none is kept."""
         self.on_dropped: Callable[..., object] = lambda **how: None
-        """Called when records or snapshots have gone: `PayloadFloor.free`, if the log has a payload log."""
+        """Called after records or snapshots are dropped: `PayloadFloor.free`, if the log has a payload log."""
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
         self.claims = claims
-        """To be shut while the low watermark moves."""
+        """Shut while the low watermark moves."""
         self._storage = storage
         self._orphan_files = orphan_files
         self._events = events
@@ -217,11 +217,11 @@ class Trimmer:
         self._ended = False
         self._replacer = SegmentReplacer(storage, manifest_store, orphan_files, TRIM_NEW_NAME)
         self._known: tuple[SegmentRecord, _Border] | None = None
-        """The headers of a segment read so far, which spares many small trims a second reading."""
+        """The segment that was read last, and its border, so that many small trims read each header once."""
         lifetime.on_close(self._end)
 
     def bound_lsn(self, checkpoint_lsn: int) -> int:
-        """Return the LSN above which nothing may go: later records are not durable, or in no snapshot of the state.
+        """Return the LSN up to which records may be dropped: later ones are not durable, or not in a snapshot.
 
         `checkpoint_lsn` is that of the newest checkpoint.
         """
@@ -233,11 +233,11 @@ class Trimmer:
     def move_watermark(self, up_to_lsn: int, checkpoint_lsn: int = 0) -> Trimmed:
         """Drop records at or below `up_to_lsn` from the manifest; the files go when the orphan files are removed.
 
-        Never past a claim, never what is not durable, and with a state never past its newest snapshot: the state would
-        need what is gone. `checkpoint_lsn` is the LSN of a snapshot that is durable from now on. Needs the claims shut,
-        the lock of the orphan files held, and events.
+        It stays below each claim, and passes neither the durable end nor, with a state, the newest snapshot.
+        `checkpoint_lsn` is the LSN of a snapshot that is durable from now on. Needs the claims shut, and the orphan
+        files' lock and the events held.
         """
-        assert self.claims.are_shut, "a claim could come now"
+        assert self.claims.are_shut, "claims are open"
         dropped: list[SegmentRecord] = []
         limit = ""
 
@@ -256,7 +256,7 @@ class Trimmer:
             begin = begins[0] if begins else manifest.end.position
             return manifest.next(
                 segments=left,
-                # One within a segment that stays is needed to walk to the frames after it.
+                # A gap in a remaining segment is needed to reach the frames after it.
                 **gaps_where(manifest, lambda gap: gap.end_position > begin),
                 low_watermark=low,
                 checkpoint_lsn=checkpoint,
@@ -326,7 +326,7 @@ class Trimmer:
         )
 
     def emit_trim(self, trimmed: Trimmed) -> None:
-        """Send the event of a trim, if any segment went."""
+        """Send the event of a trim, if a segment was dropped."""
         if trimmed.segments:
             self._events.emit(
                 "walkit.segment.trim",
@@ -345,8 +345,8 @@ class Trimmer:
     def _rewrite_straddling(self, waste_ratio: float) -> Rewritten:
         """Copy the rest of the oldest sealed segment, if at least `waste_ratio` of its frames' bytes are waste.
 
-        The newest sealed segment stays as it was written, and a compacted one is compaction's to rewrite. A failure is
-        an event, and in the result: the log is then as it was, and the trim stands.
+        The newest sealed segment stays, and compacted ones are left to compaction. A failure sends an event and is in
+        the result; the segment is unchanged, and the trim counts.
         """
         with self._events.held(), once(self._rewrite_lock), self._rewrite_lock:
             record = straddling(self._manifest_store.current)
@@ -403,8 +403,8 @@ class Trimmer:
         finally:
             source.close()
         assert written is not None
-        # Claims need no look, nor their lock: the records that the copy lacks are below the low watermark, which was
-        # durable before the copy was made, and no claim is given below that.
+        # Claims need no lock here: the copy lacks only records below the low watermark. That was durable before the
+        # copy was made, and no claim is taken below it.
         with once(self._orphan_files.lock), self._orphan_files.lock:
             published = self._replacer.publish([record], written)
             self._orphan_files.remove()

@@ -1,7 +1,7 @@
 """Checkpoints: the log durable, a snapshot, the low watermark, the trim, in this order.
 
 Nothing is dropped before its replacement is on stable storage and in the manifest. A crash between any two steps
-leaves a log and a snapshot that belong together, and the next checkpoint does the rest after a failure.
+leaves a log and a snapshot that belong together, and after a failure the next checkpoint finishes the work.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from walkit.state.snapshot import (
 from walkit.storage.interface import Storage, remove_if_there
 
 SNAPSHOTS_KEPT = 2
-"""How many snapshots a checkpoint leaves without claims: its own and, if the log still has all after it, one more."""
+"""Snapshots that a checkpoint keeps if no claim needs more: its own, and an older one from which the log continues."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -52,7 +52,7 @@ class CheckpointReport:
     """Records in the snapshot."""
     snapshot_bytes: int
     low_watermark: int
-    """LSN below which the log was dropped; below `lsn` if a claim keeps it back."""
+    """Records up to this LSN were dropped; below `lsn` if a claim needs the rest."""
     segments_trimmed: int
     bytes_trimmed: int
     """Bytes of the segment files that were removed."""
@@ -84,8 +84,8 @@ class CheckpointReport:
 class Checkpointer:
     """Takes snapshots and checkpoints of a state that follows a log; one at a time, from any thread.
 
-    Knows parts of the log and not the user's objects, so that those can be dropped. Closing the log waits for work in
-    progress here, and refuses later calls.
+    Refers to parts of the log and not to the user's objects, so that these can be garbage-collected. Closing the log
+    waits for work in progress here, and refuses later calls.
     """
 
     def __init__(
@@ -115,13 +115,13 @@ class Checkpointer:
         self._events = events
         self._machine = machine
         self._follower = follower
-        # See `Trimmer.state_lock`: one checkpoint at a time, of all that keep a state of this log.
+        # See `Trimmer.state_lock`: one checkpoint at a time among all states of this log.
         self._lock = trimmer.state_lock
         self._ended = False
         self._newest = restored
         self._writing: int | None = None
         self._unfinished: SnapshotWrite | None = None
-        """Failed at a stage that can be done again: the next snapshot does, if nothing was appended meanwhile."""
+        """Failed at a stage that can be repeated; the next snapshot continues it if nothing was appended since."""
         self.on_snapshot: Callable[[int], object] = lambda lsn: None
         """Called with the LSN of each snapshot once it is on stable storage."""
         trimmer.state_lsn = self.snapshot_lsn
@@ -138,7 +138,7 @@ class Checkpointer:
             self._ended = True
 
     def detach(self) -> None:
-        """Leave the log to itself: only the manifest says then which snapshot exists. Needs `state_lock` held."""
+        """Stop limiting the log's trims: only the manifest names the newest snapshot then. Needs `state_lock` held."""
         self._ended = True
         self._trimmer.state_lsn = None
         self._lifetime.off_close(self.end)
@@ -152,7 +152,7 @@ class Checkpointer:
         return lsn
 
     def _require_open(self) -> None:
-        """Refuse; also asked before a lock is taken, which in a forked child no thread ever frees."""
+        """Refuse a closed log. Called before a lock is taken, too: in a forked child no thread frees it."""
         if self._ended or self._lifetime.closed:
             raise LogClosedError(f"the log at {self._storage.location} is closed")
 
@@ -235,7 +235,7 @@ class Checkpointer:
             raise LogClosedError(f"the log at {self._storage.location} is closed; no snapshot was taken")
         with marked(STATE), self._follower.lock:
             self._follower.apply_waiting()
-            self._writing = self._follower.applied_lsn  # first: `snapshot_lsns` looks without the lock
+            self._writing = self._follower.applied_lsn  # first: `snapshot_lsns` reads it without the lock
             return take_image(self._machine, self._writing)
 
     def _standing(self, lsn: int) -> SnapshotInfo | None:
@@ -271,9 +271,9 @@ class Checkpointer:
     def _drop(self, trim: bool, newest_lsn: int) -> tuple[Trimmed, int]:
         """Move the low watermark and remove snapshots; return how many. Needs the claims shut, in their turn.
 
-        The newest two from which the log continues stay, each one after which a claim begins, and the first one after
-        the oldest claim, so that the claim can move there. Claims change in the same turns: a consumer that has a claim
-        after a snapshot, and finds the snapshot then, keeps it.
+        Three kinds of snapshots stay: the newest two from which the log continues, each that a claim starts after, and
+        the first after the oldest claim, so that this claim can move there. Claims change in the same turns, so a
+        consumer keeps a snapshot that it finds while its claim starts after it.
         """
         storage, claims = self._storage, self._trimmer.claims
         trimmed = self._trimmer.move_watermark(newest_lsn if trim else 0, newest_lsn)
@@ -316,11 +316,11 @@ def _make_durable(driver: CommitDriver, lsn: int) -> None:
 
 
 class CheckpointThread:
-    """Takes a checkpoint by itself after every so many records, on another thread.
+    """Takes a checkpoint after each `every` records, on a thread of its own.
 
-    The commit path only looks at a number and sets an event. A failed checkpoint is reported as an event, and tried
-    again after as many records more; in a store with a journal, where appends may wait for it, after half as many as
-    still fit, and whenever an append finds no room.
+    The commit path only looks at a number and sets an event. A failed checkpoint sends an event, and is repeated after
+    `every` more records. With a journal, appends may wait for it: it is repeated after half of the records that still
+    fit, and whenever an append finds no room.
     """
 
     def __init__(
@@ -343,7 +343,7 @@ class CheckpointThread:
         self._ended = False
         self._thread = LogThread(target=self._run, name=f"walkit-checkpoint {name}", daemon=True)
         self._thread.start()
-        # Before the checkpointer's own: it is waited for by its thread's end, and else refuses the thread's work.
+        # Before the checkpointer's own call, which would refuse the thread's work.
         lifetime.on_close(self.end, first=True)
         if admission is not None and admission.margin:
             admission.demand = self._wake.set
@@ -378,7 +378,7 @@ class CheckpointThread:
                 self._due_lsn = self._checkpointer.checkpoint().lsn + self._every
             except LogClosedError:
                 return
-            except Exception as error:  # noqa: BLE001 - after any error appends may wait for the next one
+            except Exception as error:  # noqa: BLE001 - after any error appends may wait for the next checkpoint
                 self._failed(error)
             if self._marks.acked_lsn >= self._due_lsn:
                 self._wake.set()
