@@ -563,11 +563,14 @@ class LogOwnedError(WalkitError):
 
     code = "log-owned"
 
-    def __init__(self, path: str, owner: int | None) -> None:
+    def __init__(self, path: str, owner: int | None, wanted: int = 0) -> None:
+        """`wanted` is the payload log that was at this place, if one is known."""
         if owner is None:
             what = "is an ordinary log; give payload_log a new place"
         else:
             what = f"is the payload log of log {owner:016x}, which alone writes to it"
+        if wanted:
+            what += f"; payload log {wanted:016x} was at this place"
         super().__init__(f"{path} {what}. It was not changed")
         self.path, self.owner = path, owner
 

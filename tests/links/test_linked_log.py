@@ -88,6 +88,7 @@ def test_log_on_object_storage_has_a_payload_log_too(tmp_path: Path) -> None:
     with walkit.open(url, options=options) as log:
         log.append(value_of(6))
         log.trim(3)
+        assert log.wait_idle(30)
         usage = log.payload_usage()
         assert usage is not None and (usage.floor_lsn, usage.live) == (3, 4)
     with walkit.open(url, mode="r") as reader:

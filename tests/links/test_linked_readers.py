@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
+import signal
+import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +14,14 @@ import pytest
 import walkit
 from tests.links.made import linked, value_of
 from tests.replication.blocking_callers import WAIT_S, quick
-from walkit.copier.payload_copies import PayloadCopies
+from tests.support.logs import Child
 from walkit.errors import LogOwnedError, PayloadUnreachableError
 from walkit.replication import DeltaReader, Primary, Replica, promote
 from walkit.segments.manifest_store import PAYLOAD_KEY
 from walkit.storage import MemoryObjectStore
 from walkit.store import Store
 
+MIB = 1 << 20
 N = 20
 WANTED = {b"%d" % n: value_of(n) if n % 2 else b"small" for n in range(N)}
 
@@ -159,9 +162,7 @@ def test_copy_reads_the_payload_log_of_its_source(tmp_path: Path, target: str) -
 @pytest.mark.parametrize(
     ("target", "payloads"), [("copy", True), ("objects:", True), ("copy", "objects:"), ("copy", "named")]
 )
-def test_copy_takes_the_payload_log_along(
-    tmp_path: Path, target: str, payloads: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_copy_takes_the_payload_log_along(tmp_path: Path, target: str, payloads: Any) -> None:
     """Goal: a copy with payloads is whole by itself. Method: free values before they are copied, lose the source."""
     where = f"objects:{tmp_path}/copy" if target == "objects:" else str(tmp_path / target)
     to: Any = {"objects:": f"objects:{tmp_path}/named", "named": tmp_path / "named"}.get(payloads, True)
@@ -170,22 +171,22 @@ def test_copy_takes_the_payload_log_along(
     with Store.open(source, options=linked(values)) as store:
         last = put_all(store).last_lsn
 
-        def late(copies: PayloadCopies) -> Iterator[tuple[str, str]]:
+        def late(done: int, total: int) -> None:
             """Supersede all values and drop them, once the log is copied and its values are not."""
-            for key in WANTED:
-                store.put(key, b"new")
-            store.checkpoint()
-            store.log.trim(store.log.acked_lsn)
-            return left(copies)
+            if done == total and store[b"1"] != b"new":
+                for key in WANTED:
+                    store.put(key, b"new")
+                store.checkpoint()
+                store.log.trim(store.log.acked_lsn)
 
-        left = PayloadCopies.left
-        monkeypatch.setattr(PayloadCopies, "left", late)
-        report = walkit.copy(source, where, payloads=to)
+        report = walkit.copy(source, where, late, payloads=to)
+        assert store[b"1"] == b"new"
         assert not report.payload_logs and report.last_lsn == last
         ((log_id, place),) = report.payload_copies.items()
         assert log_id == id_of(values) and f"payload log copied: {log_id:016x} at {place}" in str(report)
         assert report.to_dict()["payload_copies"] == {f"{log_id:016x}": place}
         store.checkpoint()
+        assert store.log.wait_idle(WAIT_S)
         usage = store.log.payload_usage()
         assert usage is not None and usage.live == 0 and usage.floor_lsn == 10, "the copy's claims are gone"
         with pytest.raises(walkit.OptionsError):
@@ -209,3 +210,107 @@ def test_copy_refuses_places_that_cannot_have_payload_logs(tmp_path: Path) -> No
         with pytest.raises(walkit.OptionsError):
             walkit.copy(tmp_path / "log", target, payloads=payloads)  # type: ignore[arg-type]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "payloads"]
+
+
+LARGE = 48
+"""So many values of a mebibyte are read where only a few of them may be in memory."""
+
+
+def peak_of(work: Callable[[], object]) -> int:
+    """Return the most bytes of Python's memory that were in use at a time, after those before."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+@pytest.mark.parametrize("kind", ["replica", "delta"])
+def test_reader_of_links_to_large_values_is_bounded(tmp_path: Path, kind: str) -> None:
+    """Goal: who follows links holds a few values at most. Method: follow 48 MiB, read all, and look at the peak."""
+    options = walkit.LogOptions(link_over=4096, payload_log=tmp_path / "payloads", queue_bytes_max=8 * MIB)
+    with Store.open(tmp_path / "log", options=options) as store, Primary(store) as primary:
+        for number in range(LARGE):
+            last = store.put(b"%02d" % number, bytes([number]) * MIB)
+        follower: Any
+
+        def follow() -> None:
+            follower.__enter__()
+            follower.wait_for(last, WAIT_S)
+
+        def read() -> None:
+            for number in range(LARGE):
+                assert state[b"%02d" % number] == bytes([number]) * MIB
+            if kind == "replica":
+                assert sum(len(record.value or b"") for record in follower.log) == LARGE * MIB
+                assert sum(batch.num_rows for batch in follower.log.read_batches()) == LARGE
+            else:
+                assert all(follower.records_of(b"%02d" % number, 1)[0].value for number in range(LARGE))
+
+        if kind == "replica":
+            follower = Replica(
+                tmp_path / "replica", primary.address, backoff=quick(), payload_log=tmp_path / "payloads"
+            )
+        else:
+            follower = DeltaReader(tmp_path / "log", primary.address, backoff=quick())
+        try:
+            followed = peak_of(follow)
+            state = follower.store if kind == "replica" else follower.state
+            assert followed < 8 * MIB and peak_of(read) < 40 * MIB, f"{followed / MIB:.0f} MiB"
+        finally:
+            follower.__exit__(None, None, None)
+
+
+COPIER = """
+    import sys, os, signal, walkit
+    path, target, place, moment = sys.argv[1:]
+    calls = 0
+    def progress(done, total):
+        global calls
+        calls += 1
+        if str(calls) == moment:
+            os.kill(os.getpid(), signal.SIGKILL)
+    def renamed(event, how):
+        if event == "os.rename" and moment == "last" and how[1] == target:
+            os.kill(os.getpid(), signal.SIGKILL)  # the payload log's copy is whole, and the log's is not
+    sys.addaudithook(renamed)
+    walkit.copy(path, target, progress, payloads=place or True)
+    print(calls, flush=True)
+"""
+
+
+@pytest.mark.parametrize("place", ["", "copied payloads"])
+def test_killed_copy_with_payloads_is_continued(tmp_path: Path, place: str) -> None:
+    """Goal: the same call ends what a killed one began. Method: kill it at moments of both logs, and write on."""
+    path, target = tmp_path / "log", tmp_path / "copy"
+    at = str(tmp_path / place) if place else ""
+    with walkit.open(path, options=linked(tmp_path / "payloads")) as log:
+        log.append_many([value_of(number, 6000) for number in range(40)])
+        with Child(COPIER, path, tmp_path / "whole", at and f"{at} 0", "0") as child:
+            steps = child.read()
+        for moment in ("1", "last", str(steps // 2), "last"):
+            with Child(COPIER, path, target, at, moment) as child:
+                assert child.process.wait(60) == -signal.SIGKILL
+            assert not target.exists()
+            number = log.append(value_of(log.appended_lsn, 6000)).last_lsn
+        report = walkit.copy(path, target, payloads=at or True)
+        assert report.last_lsn == number and not report.payload_logs
+        (tmp_path / "payloads").rename(tmp_path / "away")
+        assert walkit.verify(target, payloads=True).payloads_checked == number
+        assert [path.name for path in tmp_path.iterdir() if "partial" in path.name] == []
+        (tmp_path / "away").rename(tmp_path / "payloads")
+
+
+def test_whole_copy_of_payloads_that_has_more_is_left_alone(tmp_path: Path) -> None:
+    """Goal: no value of an earlier copy goes. Method: trim the payload log, write on, and copy to the same place."""
+    path, place = tmp_path / "log", tmp_path / "copied"
+    with walkit.open(path, options=linked(tmp_path / "payloads")) as log:
+        log.append_many([value_of(number) for number in range(10)])
+        walkit.copy(path, tmp_path / "first", payloads=place)
+        log.trim(5)
+        log.append(value_of(10))
+        assert log.wait_idle(WAIT_S)
+        with pytest.raises(walkit.OptionsError):
+            walkit.copy(path, tmp_path / "second", payloads=place)
+    assert walkit.verify(tmp_path / "first", payloads=True).payloads_checked == 10

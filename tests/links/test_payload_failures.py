@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 import walkit
-from tests.links.made import linked, value_of
+from tests.links.made import Watched, is_fetch, linked, value_of
 from tests.support.logs import FaultyMemory, tiny, values
 from walkit.links.writer import SmallFrames
 from walkit.models import CrashingStorage
-from walkit.read.payloads import Payloads
+from walkit.models.faults import Operation
 from walkit.record import Link
 
 
@@ -123,18 +123,17 @@ def test_closing_does_not_wait_for_an_opening_that_hangs() -> None:
 
 def test_loop_of_a_task_never_fetches(tmp_path: Path) -> None:
     """Goal: values are fetched on other threads than the event loop's. Method: note the threads that fetch."""
-    seen = set[threading.Thread]()
+    seen, payloads = set[threading.Thread](), Watched()
 
-    class Noting(Payloads):
-        def values(self, lsns, links):  # type: ignore[no-untyped-def]
+    def fetched(operation: Operation) -> None:
+        if is_fetch(operation):
             seen.add(threading.current_thread())
-            return super().values(lsns, links)
 
     async def work() -> list[bytes | None]:
-        async with walkit.open_async(tmp_path / "log", options=linked(tmp_path / "payloads")) as log:
+        async with walkit.open_async(tmp_path / "log", options=linked(payloads)) as log:
             for number in range(20):
                 await log.append(value_of(number))
-            log.log.payloads.__class__ = Noting
+            payloads.seen = fetched
             return [record.value async for record in log.read_async()]
 
     assert asyncio.run(work()) == [value_of(n) for n in range(20)]
@@ -254,21 +253,14 @@ def test_one_lost_value_of_many_releases_the_others() -> None:
 
 def test_values_are_read_ahead_in_bounded_parts() -> None:
     """Goal: reading in order fetches several values at a time. Method: count them."""
-    seen: list[int] = []
-
-    class Counting(Payloads):
-        def values(self, lsns, links):  # type: ignore[no-untyped-def]
-            seen.append(len(links))
-            return super().values(lsns, links)
-
-    payloads = CrashingStorage()
+    payloads, seen = Watched(), list[Operation]()
     with walkit.open(storage=CrashingStorage(), options=linked(payloads)) as log:
         log.append_many([value_of(n) for n in range(100)])
-        log.payloads.__class__ = Counting
+        payloads.seen = lambda operation: seen.append(operation) if is_fetch(operation) else None
         assert values(log) == [value_of(n) for n in range(100)]
-        assert len(seen) < 12 and sum(seen) == 100
+        assert 0 < len(seen) < 12
         seen.clear()
-        assert list(log)[50].value == value_of(50) and seen == [1]
+        assert list(log)[50].value == value_of(50) and len(seen) == 1
 
 
 def test_payload_frames_are_small() -> None:

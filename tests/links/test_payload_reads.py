@@ -3,29 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import walkit
-from tests.links.made import OVER, linked, value_of
-from walkit.links.writer import payload_options
+from tests.links.made import OVER, Watched, is_fetch, linked, value_of
 from walkit.models import CrashingStorage
-from walkit.read.payloads import Payloads
+from walkit.models.faults import Operation
 
 SIZE = 18_000
-
-
-@pytest.fixture
-def small_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Give payload logs segments that drop out soon after their values were freed."""
-
-    def small(options: walkit.LogOptions) -> walkit.LogOptions:
-        return replace(payload_options(options), segment_bytes=64 << 10, frame_bytes_max=32 << 10)
-
-    monkeypatch.setattr("walkit.links.linking.payload_options", small)
 
 
 def overwrite(store: walkit.Store) -> None:
@@ -34,6 +22,7 @@ def overwrite(store: walkit.Store) -> None:
         for key in range(3):
             store.put(b"%d" % key, value_of(number + key, SIZE))
         store.checkpoint()
+        assert store.log.wait_idle(30)
 
 
 NEWEST = {b"%d" % key: value_of(40 + key, SIZE) for key in range(3)}
@@ -50,23 +39,20 @@ READS: dict[str, Callable[[walkit.Store], Any]] = {
 
 @pytest.mark.usefixtures("small_segments")
 @pytest.mark.parametrize("read", READS)
-def test_value_freed_between_table_and_payload_log_is_the_newer_one(
-    monkeypatch: pytest.MonkeyPatch, read: str
-) -> None:
+def test_value_freed_between_table_and_payload_log_is_the_newer_one(read: str) -> None:
     """Goal: a key that is written again meanwhile has a value. Method: write and checkpoint before the fetch."""
-    real, pending = Payloads.values, [True]
-    with walkit.Store.open(storage=CrashingStorage(), options=linked(CrashingStorage())) as store:
+    payloads, pending = Watched(), [True]
+    with walkit.Store.open(storage=CrashingStorage(), options=linked(payloads)) as store:
         for key in range(3):
             store.put(b"%d" % key, value_of(key, SIZE))
         old = [record.link for record in store.log.read(resolve="link")]
 
-        def values(payloads: Payloads, lsns: Any, links: Any) -> list[bytes]:
-            if pending:
+        def late(operation: Operation) -> None:
+            if is_fetch(operation) and pending:
                 pending.clear()
                 overwrite(store)
-            return real(payloads, lsns, links)
 
-        monkeypatch.setattr(Payloads, "values", values)
+        payloads.seen = late
         assert READS[read](store) == NEWEST and not pending
         with pytest.raises(walkit.PayloadGoneError):
             store.log.payloads.value(1, old[0])  # type: ignore[arg-type]

@@ -49,7 +49,7 @@ from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim, is_due
 from walkit.read.payloads import names_of
-from walkit.read.reader import reader_view_of
+from walkit.read.reader import LogReader, reader_view_of
 from walkit.read.view import LogView
 from walkit.recovery.apply import sync_unsealed
 from walkit.recovery.log_scan import Progress, read_durable_slot
@@ -125,11 +125,15 @@ def copy(
     def claimed(place: str, at: str) -> AbstractContextManager[Claim]:
         return _claimed(_source_at(place, storage_options), f"values of {at}")
 
+    def opened(place: str) -> LogReader:
+        return LogReader(log_at(place, storage_options if _is_cloud(place) else None))
+
     def work() -> CopyReport:
         with along.kept(claimed, ending_early(progress)) as told:
 
             def take_along() -> None:
-                for place, at in along.left():
+                for place, at in along.left(opened):
+                    _take_up(at, place, opened)
                     options = storage_options if _is_cloud(place) or _is_cloud(at) else None
                     copy(place, at, told, storage_options=options)
 
@@ -210,6 +214,23 @@ def _copy(
             os.rename(partial_copy.location, folder)
         FileStorage(os.path.dirname(folder)).sync_directory()
     return report
+
+
+def _take_up(whole: str, place: str, opened: Callable[[str], LogReader]) -> None:
+    """Let a whole copy of a payload log be continued, which a call left that was killed before the log's own was whole.
+
+    Only if the payload log has all that the copy has; else the copy is refused as one that is there.
+    """
+    if not os.path.isdir(whole) or not all(map(_is_of_a_copy, FileStorage(whole).names())):
+        return
+    with suppress(WalkitError), opened(whole) as copied, opened(place) as log:
+        ids = {each.source.now().view.manifest.log_id for each in (copied, log)}
+        if (
+            len(ids) == 1
+            and log.first_lsn <= copied.first_lsn
+            and not os.path.lexists(whole + PARTIAL_SUFFIX)
+        ):
+            os.rename(whole, whole + PARTIAL_SUFFIX)
 
 
 def _keep_private(source: Storage, partial: FileStorage) -> None:

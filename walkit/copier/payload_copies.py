@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from walkit._internal.arguments import refuse
 from walkit.errors import WalkitError
 from walkit.format.manifest import Manifest
-from walkit.objects.entrance import reader_at
 from walkit.read.claim import Claim, is_due
 from walkit.read.payloads import names_of
+from walkit.read.reader import LogReader
 from walkit.recovery.log_scan import Progress
-from walkit.storage.address import is_object_url
+from walkit.storage.address import absolute
 
 
 @dataclass(frozen=True)
@@ -39,11 +39,11 @@ class PayloadCopies:
         if payloads is True:
             if not isinstance(target, str | os.PathLike):
                 refuse("payloads", True, "a place: the target has no name to put payload logs beside")
-            targets = {log_id: _absolute(f"{os.fspath(target)}.payloads-{log_id:016x}") for log_id in sources}
+            targets = {log_id: absolute(f"{os.fspath(target)}.payloads-{log_id:016x}") for log_id in sources}
         elif len(sources) > 1:
             refuse("payloads", payloads, f"True: the log has {len(sources)} payload logs")
         else:
-            targets = dict.fromkeys(sources, _absolute(os.fspath(payloads)))
+            targets = dict.fromkeys(sources, absolute(os.fspath(payloads)))
         return cls(sources, targets)
 
     def named_in(self, location: str) -> dict[int, str]:
@@ -77,24 +77,23 @@ class PayloadCopies:
 
             yield move
 
-    def left(self) -> Iterator[tuple[str, str]]:
-        """Yield the places of each payload log and its copy, unless an earlier attempt has copied it whole."""
+    def left(self, opened: Callable[[str], LogReader]) -> Iterator[tuple[str, str]]:
+        """Yield the places of each payload log and its copy, unless an earlier attempt has copied it whole.
+
+        `opened` opens a log for reading.
+        """
         for log_id, place in self.sources.items():
-            if not _has_all(self.targets[log_id], place):
+            if not _has_all(opened, self.targets[log_id], place):
                 yield place, self.targets[log_id]
 
 
 NO_PAYLOADS = PayloadCopies()
 
 
-def _absolute(place: str) -> str:
-    return place if is_object_url(place) else os.path.abspath(place)
-
-
-def _has_all(target: str, place: str) -> bool:
+def _has_all(opened: Callable[[str], LogReader], target: str, place: str) -> bool:
     """Say whether a place has a copy of a log up to its end."""
     try:
-        with reader_at(target) as copied, reader_at(place) as log:
+        with opened(target) as copied, opened(place) as log:
             is_copy = copied.source.now().view.manifest.log_id == log.source.now().view.manifest.log_id
             return is_copy and copied.durable_lsn >= log.durable_lsn
     except WalkitError:

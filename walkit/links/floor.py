@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Generator, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from itertools import chain
 from typing import Any
 
@@ -17,16 +17,18 @@ import numpy as np
 import pyarrow.compute as pc
 
 from walkit._internal.arrow import pa
-from walkit._internal.locks import WORK, marked
-from walkit.errors import WalkitError
+from walkit._internal.locks import STATE, WORK, marked
+from walkit.errors import LogClosedError, StorageError
 from walkit.format.file_names import lsn_of_name, snapshot_name
 from walkit.format.manifest import Manifest
 from walkit.links.writer import PayloadWriter
 from walkit.log.parts import LogParts
+from walkit.log.wal import WriteAheadLog
 from walkit.read.payloads import LINK, PayloadUsage, is_in_lineage
 from walkit.read.view import View
 from walkit.record import Link, is_link
 from walkit.recovery.snapshot_reader import read_frames, read_header
+from walkit.segments.maintenance_worker import MaintenanceWorker
 
 
 def links_in(batches: Iterator[pa.RecordBatch], payload_log: Manifest) -> Generator[tuple[int, Link]]:
@@ -47,53 +49,73 @@ LIVE = np.dtype([("lsn", np.int64), ("length", np.int64)])
 
 
 class PayloadFloor:
-    """Moves the floor of a log's payload log. Safe from any thread."""
+    """Moves the floor of a log's payload log, on a thread of its own. Safe from any thread."""
 
     def __init__(self, parts: LogParts, writer: PayloadWriter) -> None:
         self._parts, self._writer = parts, writer
-        # Held through one freeing, and guards the fields that follow. No lock of the commit path is taken under it.
+        self._worker = MaintenanceWorker("payloads", parts.events, parts.options.write_timeout_ms)
+        self._worker.on_failure = parts.driver.poison
+        self.wait_idle = self._worker.wait_idle
+        self._is_queued = False
+        # Held through one decision, and guards the fields that follow. The payload log's device is not used under it,
+        # and no lock of the commit path is taken.
         self._lock: Any = threading.RLock()
+        self._ended = False
         self._from_lsn = 1
         """No record before this one has a link to a payload."""
         self._snapshots: dict[int, int | None] = {}
         """The oldest payload of each snapshot; None for one without links."""
 
-    def free(self, *, saving: bool = False, counts: bool = False) -> None:
-        """Free what is before the oldest live link. The log's own floor is durable. An error is an event.
+    def free(self, *, counts: bool = False) -> None:
+        """Free soon what is before the oldest live link, and with `counts` count what is dead then. Never waits.
 
-        Nothing is freed while a snapshot is being written, which may have links that the log has no longer. `saving`
-        says that the caller has written it, and holds `Trimmer.state_lock`; it frees then what others have left. With
-        `counts` what is dead is counted, too.
+        The log's own floor is durable. An error is an event.
         """
-        state_lock = self._parts.trimmer.state_lock
-        if not saving and not state_lock.acquire(blocking=False):
-            return
-        try:
-            self._free()
-            if counts:
-                self.usage()
-        except WalkitError as error:
-            self._parts.events.emit("walkit.maintenance.fail", job="payloads", error=str(error))
-        finally:
-            if not saving:
-                state_lock.release()
+        if not self._is_queued:
+            self._is_queued = True
+            self._worker.submit("retain", self._free)
+        if counts:
+            self._worker.submit("retain", self._count)
+
+    def close(self) -> None:
+        """Do the rest of the work, within `write_timeout_ms`: then a payload log that does not answer is left alone."""
+        limit_ms = self._parts.options.write_timeout_ms
+        with suppress(StorageError):
+            self.wait_idle(None if limit_ms is None else limit_ms / 1000)
+        self._worker.close(0)
+        with marked(WORK), self._lock:
+            self._ended = True
+
+    def _count(self) -> None:
+        self.usage()
+
+    def _free(self) -> None:
+        self._is_queued = False
+        # No snapshot is being written here, which may have links that the log has no longer.
+        with marked(STATE), self._parts.trimmer.state_lock:
+            log, up_to_lsn = self._decide()
+        # Now, with no lock held: a payload log that does not answer holds up no checkpoint.
+        if up_to_lsn >= log.first_lsn:
+            with suppress(LogClosedError):
+                log.trim(up_to_lsn)
 
     def _acked_lsn(self) -> int:
         # Each view from now on has what is acknowledged now.
         with marked(WORK), self._parts.driver.lock:
             return self._parts.core.acked_lsn
 
-    def _free(self) -> None:
+    def _decide(self) -> tuple[WriteAheadLog, int]:
+        """Return the payload log, and the LSN up to which nothing in it is live: 0 if that is not known."""
         acked_lsn = self._acked_lsn()  # first: what comes later has a later payload
         with marked(WORK), self._lock:
-            settled = self._writer.settled_lsn(acked_lsn)
-            if self._parts.core.failure is not None:
-                return  # the next opening shows which of the last records have survived
+            log, settled = self._writer.log, self._writer.settled_lsn(acked_lsn)
+            if self._ended or self._parts.core.failure is not None:
+                return log, 0  # the next opening shows which of the last records have survived
             oldest = self._oldest(acked_lsn)
-            up_to_lsn, log = settled if oldest is None else min(settled, oldest - 1), self._writer.log
+            up_to_lsn = settled if oldest is None else min(settled, oldest - 1)
             if up_to_lsn >= log.first_lsn:
                 self._parts.storage.sync_directory()  # a snapshot that was removed is not back after a power cut
-                log.trim(up_to_lsn)
+            return log, up_to_lsn
 
     def _oldest(self, acked_lsn: int) -> int | None:
         """Return the LSN of the oldest live payload; None if no payload that is settled is live."""

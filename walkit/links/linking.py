@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import secrets
 from collections.abc import Callable
+from typing import Any, cast
 
 from walkit._internal.arguments import refuse
 from walkit.commit.ports import LogPorts, Owner
 from walkit.config import LogOptions
+from walkit.errors import OptionsError
 from walkit.links.floor import PayloadFloor
 from walkit.links.writer import VALUE_BYTES_MAX, PayloadWriter, payload_options
 from walkit.log.wal import WriteAheadLog, link_values
 from walkit.read.payloads import LOGS_KEY, Opener, Payloads, names_of
 from walkit.read.view import PayloadSource
 from walkit.segments.manifest_store import PAYLOAD_KEY
+from walkit.storage.address import FILES, AnyPlace, absolute, is_object_url, open_store, storage_at
 
 
 def stored_place(location: str, payload_location: str) -> str:
@@ -24,10 +27,25 @@ def stored_place(location: str, payload_location: str) -> str:
     return payload_location
 
 
-def require_another(location: str, payload_location: str) -> None:
-    """OptionsError for a log that would be its own payload log."""
-    if os.path.realpath(location) == os.path.realpath(payload_location):
-        refuse("payload_log", payload_location, "another place than the log's own", location)
+def payload_place(given: Any, location: str) -> AnyPlace:
+    """Return the place of a payload log so that it means the same in any folder, for the log at `location`.
+
+    OptionsError for what is none, and for the log's own place.
+    """
+    try:
+        if is_object_url(given):
+            given = absolute(given)
+            open_store(given).close()  # makes no request
+        elif not hasattr(given, "put_if_absent"):
+            given = storage_at(given)
+    except OptionsError:
+        # A URL may have a password in it.
+        shown = f"{given.partition(':')[0]}:..." if isinstance(given, str) and ":" in given else given
+        refuse("payload_log", shown, "a path, a URL without credentials, a storage or an object store")
+    there = given if isinstance(given, str) else given.location
+    if os.path.realpath(location.removeprefix(FILES)) == os.path.realpath(there.removeprefix(FILES)):
+        refuse("payload_log", there, "another place than the log's own", location)
+    return cast(AnyPlace, given)
 
 
 OpenPayloadLog = Callable[[LogOptions, LogPorts], WriteAheadLog]
@@ -61,12 +79,14 @@ def link(log: WriteAheadLog, payload_location: str, open_log: OpenPayloadLog, op
         payload_log.close()
         raise
 
+    floor = PayloadFloor(parts, writer)
+
     def close() -> None:
+        floor.close()
         payloads.close()
         writer.close()
 
     payloads.adopt(log_id, PayloadSource(payload_log.location, writer.now, close))
-    floor = PayloadFloor(parts, writer)
     parts.trimmer.on_dropped = floor.free
     limit_bytes = min(VALUE_BYTES_MAX + parts.core.body_bytes_max, parts.options.queue_bytes_max)
-    link_values(log, limit_bytes, payloads, floor.usage, close)
+    link_values(log, limit_bytes, payloads, floor, close)

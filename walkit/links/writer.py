@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
@@ -142,7 +142,6 @@ class PayloadWriter:
         timeout_ms = parts.options.write_timeout_ms
         self._timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
         self._wake, self._closing = WakeEvent(), Latch()
-        self._openers: ThreadPoolExecutor | None = None
         # Appended by the writer's thread, taken from the left by `settled_lsn`; each by one call.
         self._released: deque[tuple[int, SingleTicket]] = deque()
         """Each ticket that was released and is perhaps not written yet, with the payload that was settled before."""
@@ -290,8 +289,8 @@ class PayloadWriter:
         """Return the payload log, opened again if it has failed. WalkitError if it is still away."""
         if self.log.parts.driver.refusal is None:
             return self.log
-        self._openers = self._openers or ThreadPoolExecutor(1, "walkit-payloads-open")
-        opening = self._openers.submit(self._reopened)
+        opening = Future[WriteAheadLog]()
+        LogThread(target=self._reopen, args=(opening,), name="walkit-payloads-open", daemon=True).start()
         while not wait([opening], RETRY_S).done:
             self._refuse_late(WaitTimeoutError("the payload log did not answer in time"))
             if self._closing.is_set():
@@ -300,12 +299,15 @@ class PayloadWriter:
         self.log = opening.result()
         return self.log
 
-    def _reopened(self) -> WriteAheadLog:
-        # LogFencedError if the log has a newer writer: the payload log is that one's, too.
-        self._parts.manifest_store.update(lambda manifest: manifest)
-        with suppress(WalkitError):
-            self.log.close()
-        return self._open_log()
+    def _reopen(self, opening: Future[WriteAheadLog]) -> None:
+        try:
+            # LogFencedError if the log has a newer writer: the payload log is that one's, too.
+            self._parts.manifest_store.update(lambda manifest: manifest)
+            with suppress(WalkitError):
+                self.log.close()
+            opening.set_result(self._open_log())
+        except BaseException as error:  # noqa: BLE001 - raised by the writer's thread
+            opening.set_exception(error)
 
     def _refuse_late(self, cause: WalkitError) -> None:
         """Refuse what has waited for its payloads as long as it may."""
@@ -345,6 +347,4 @@ class PayloadWriter:
         self._closing.set()
         self._wake.set()
         self._thread.join(CLOSE_S)
-        if self._openers is not None:
-            self._openers.shutdown(wait=False)
         self.log.close()

@@ -99,6 +99,7 @@ class LogResources:
             return
         try:  # at once: a call between the two might find no memory, and the claim would stay
             poisoned = self.parts.driver.core.failure is not None
+            self.parts.trimmer.wait_ended()
             try:
                 self._close_segments(poisoned=poisoned)
                 if not poisoned:

@@ -202,7 +202,7 @@ class Trimmer:
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state made from this log; None if none is kept."""
         self.on_dropped: Callable[..., object] = lambda **how: None
-        """Called after records or snapshots are dropped: `PayloadFloor.free`, if the log has a payload log."""
+        """Called after records or snapshots are dropped; does not wait. `PayloadFloor.free`, if the log has payloads."""
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
@@ -211,7 +211,7 @@ class Trimmer:
         self._storage = storage
         self._orphan_files = orphan_files
         self._events = events
-        # Held through one rewriting, with `_known`; before the locks of the orphan files and of the manifest. `_end`
+        # Held through one rewriting, with `_known`; before the locks of the orphan files and of the manifest. A closing
         # takes it to wait for the rewriting under way.
         self._rewrite_lock = threading.RLock()
         self._ended = False
@@ -339,6 +339,9 @@ class Trimmer:
 
     def _end(self) -> None:
         self._ended = True
+
+    def wait_ended(self) -> None:
+        """Wait for the rewriting under way, once the log closes."""
         with marked(), self._rewrite_lock:
             pass
 

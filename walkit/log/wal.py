@@ -7,7 +7,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Protocol, Self
 
 from walkit._internal.arguments import as_lsn, as_seconds, check_choice, refuse
 from walkit._internal.arrow import pa
@@ -100,6 +100,16 @@ if TYPE_CHECKING:
 _open_logs: weakref.WeakSet[WriteAheadLog] = weakref.WeakSet()
 
 
+class Freeing(Protocol):
+    """Frees the payload log of a log, on another thread."""
+
+    def usage(self) -> PayloadUsage:
+        """Count what is live and dead in it."""
+
+    def wait_idle(self, timeout: float | None = None) -> bool:
+        """Wait until nothing is left to free; False after `timeout` seconds. StorageError."""
+
+
 class WriteAheadLog(CursorApi):
     """A log that is open for writing. Made by `walkit.open`; a context manager. Safe from any thread.
 
@@ -120,14 +130,14 @@ class WriteAheadLog(CursorApi):
         self._limit_bytes = min(parts.core.body_bytes_max, parts.options.queue_bytes_max)
         self._appender = Appender(parts.driver, parts.options, self._limit_bytes, parts.records_max)
         self.open_payloads = folder_source
-        self._usage: Callable[[], PayloadUsage | None] = lambda: None
+        self._freeing: Freeing | None = None
         self._finalizer = weakref.finalize(self, close_dropped, resources)
         watch_exit()
         _open_logs.add(self)
 
     def payload_usage(self) -> PayloadUsage | None:
         """Count what is live and dead in the payload log, in values and bytes; None without one. Reads this log."""
-        return self._usage()
+        return None if self._freeing is None else self._freeing.usage()
 
     # -- appending
 
@@ -347,9 +357,9 @@ class WriteAheadLog(CursorApi):
         """Wait until the maintenance thread has no job left: True, or False if `timeout` seconds are over first.
 
         On return with True each segment that was full is sealed and has its index file, the space for the frames to
-        come is prepared and zeroed, and everything is dropped that the log's `retention` allows. A job that
-        has failed counts as done (event `walkit.maintenance.fail`); work for records appended meanwhile is waited for,
-        too.
+        come is prepared and zeroed, everything is dropped that the log's `retention` allows, and the payload log is
+        freed as far as it can be. A job that has failed counts as done (event `walkit.maintenance.fail`); work for
+        records appended meanwhile is waited for, too.
 
         LogPoisonedError if the log has failed: the next opening seals its segments. LogClosedError;
         StorageError if the device does not answer within `write_timeout_ms`; CallbackError on the maintenance thread
@@ -360,7 +370,10 @@ class WriteAheadLog(CursorApi):
         maintenance.refuse_current()
         if self.parts.events.is_busy():
             raise CallbackError
+        ends_s = None if timeout is None else time.monotonic() + as_seconds(timeout)
         idle = maintenance.wait_idle(None if timeout is None else as_seconds(timeout))
+        if idle and self._freeing is not None:
+            idle = self._freeing.wait_idle(None if ends_s is None else max(ends_s - time.monotonic(), 0))
         if self._driver.refusal is not None:
             raise self._driver.refused()
         return idle
@@ -512,7 +525,7 @@ def link_values(
     log: WriteAheadLog,
     limit_bytes: int,
     payloads: Payloads,
-    usage: Callable[[], PayloadUsage],
+    freeing: Freeing,
     close: Callable[[], object],
 ) -> None:
     """Let a log take values up to a limit that may be beyond a frame's: its ways in send them elsewhere already.
@@ -520,6 +533,6 @@ def link_values(
     `payloads` has the values for readers, and `close` is called when nothing is queued anymore.
     """
     parts = log.parts
-    log._limit_bytes, log._payloads, log._usage = limit_bytes, payloads, usage
+    log._limit_bytes, log._payloads, log._freeing = limit_bytes, payloads, freeing
     log._resources.after_stop = close
     log._appender = Appender(parts.driver, parts.options, limit_bytes, parts.records_max)

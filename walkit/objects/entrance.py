@@ -7,10 +7,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, cast, overload
 
 from walkit._internal.arguments import as_seconds, refuse
-from walkit.commit.ports import LogPorts
+from walkit.commit.ports import LogPorts, Owner
 from walkit.config import LogOptions
-from walkit.errors import OptionsError
+from walkit.errors import LogNotFoundError
 from walkit.events import EventCallback, EventSink
+from walkit.format.manifest import Manifest
 from walkit.log.open import open_writer
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.view import ObjectEnd
@@ -18,7 +19,8 @@ from walkit.read.claim import LEASE_S_DEFAULT, Claim, lease_us_of
 from walkit.read.reader import LogReader, source_of
 from walkit.read.view import PayloadSource
 from walkit.segments.consumer_files import LOCK_WAIT_S, OWN
-from walkit.storage.address import AnyPlace, Place, is_object_url, open_store, storage_at
+from walkit.segments.manifest_store import check_owner, load_manifest
+from walkit.storage.address import AnyPlace, Place, absolute, is_object_url, open_store, storage_at
 from walkit.storage.interface import Storage
 from walkit.storage.object_store import ObjectStore
 
@@ -102,7 +104,7 @@ def reader_at(
 def location_of(place: Any) -> str:
     """Return the location of a log at a place, without opening it."""
     if is_object_url(place):
-        return str(place)
+        return str(absolute(place))
     return getattr(place, "location", None) or storage_at(place).location
 
 
@@ -198,18 +200,13 @@ def writer_at(
     place = _place_of(path, storage, storage_options)
     values = None if not isinstance(options, LogOptions) else options.payload_log
     if values is not None:
-        from walkit.links.linking import link, require_another
+        from walkit.links.linking import link, payload_place
 
-        try:
-            if is_object_url(values):
-                open_store(values).close()  # makes no request
-            elif not hasattr(values, "put_if_absent"):
-                values = storage_at(values)  # once: a relative path means another folder later
-        except OptionsError:
-            # A URL may have a password in it.
-            shown = f"{values.partition(':')[0]}:..." if isinstance(values, str) and ":" in values else values
-            refuse("payload_log", shown, "a path, a URL without credentials, a storage or an object store")
-        require_another(place.location, location_of(values))
+        values = payload_place(values, place.location)
+        if _manifest_at(place) is None and (found := _manifest_at(values)) is not None:
+            check_owner(
+                found, location_of(values), Owner(0, 0)
+            )  # a log that is made now owns none: it is refused
     if object_store_of(place) is None:
         log = open_writer(cast(Storage, place), mode, options, events, progress, ports)
     else:
@@ -235,6 +232,15 @@ def writer_at(
             log.close()
             raise
     return log
+
+
+def _manifest_at(place: AnyPlace) -> Manifest | None:
+    """Return the manifest of the log at a place; None without a log."""
+    try:
+        found = log_at(place)
+        return found.manifest if isinstance(found, ObjectEnd) else load_manifest(found)
+    except LogNotFoundError:
+        return None
 
 
 def object_store_of(

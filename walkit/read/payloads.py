@@ -107,10 +107,11 @@ class Payloads:
             self._views.pop(log_id, None)
 
     def close(self) -> None:
-        """Close the payload logs; they are opened again when they are needed again."""
-        with marked(WORK), self._lock:
-            sources, self._sources = self._sources, {}
-            self._views.clear()
+        """Close the payload logs; they are opened again when they are needed again.
+
+        Takes no lock: a reader may have it, and wait for a payload log that does not answer.
+        """
+        sources, self._sources, self._views = self._sources, {}, {}
         for source in sources.values():
             source.close()
 
@@ -187,10 +188,11 @@ class Payloads:
                 continue
             try:
                 source = self._open(place)
-                if source.now()[0].manifest.log_id == log_id:
+                there = source.now()[0].manifest.log_id
+                if there == log_id:
                     return source
                 source.close()
-                why.append(f"another log is at {source.location}")
+                why.append(f"another log, {there:016x}, is at {source.location}")
             except WalkitError as error:
                 cause = cause or error
                 why.append(str(error))

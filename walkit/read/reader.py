@@ -29,7 +29,7 @@ from walkit.recovery.plan import plan_recovery
 from walkit.segments.history import LogPoint, open_segment
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 from walkit.segments.writer_lock import has_writer
-from walkit.storage.address import storage_at
+from walkit.storage.address import absolute, storage_at
 from walkit.storage.interface import Storage
 
 POLL_S = 0.01
@@ -260,7 +260,7 @@ class LogReader(CursorApi):
     ) -> None:
         """`open_payloads` opens payload logs, by default those in folders; `payload_log` is where to look first."""
         self._views = place if isinstance(place, ViewSource) else FolderViews(place)
-        self.open_payloads, self._payload_log = open_payloads or folder_source, payload_log
+        self.open_payloads, self._payload_log = open_payloads or folder_source, absolute(payload_log)
         self._events = events or EventSink()
         self._closed = False
         self._closing = WakeEvent()

@@ -191,10 +191,13 @@ class MaintenanceWorker:
                 )
             steps = self.steps
 
-    def close(self) -> None:
-        """Finish the job under way, drop the rest, end the thread. May be called again if it was interrupted."""
+    def close(self, timeout: float | None = None) -> None:
+        """Finish the job under way, drop the rest, end the thread. May be called again if it was interrupted.
+
+        After `timeout` seconds the thread is left to its job.
+        """
         with marked(), self._news.lock:
             self._closing = True
             self._news.notify_locked()
         if self._thread is not None and self._thread is not threading.current_thread():
-            self._thread.join()
+            self._thread.join(timeout)

@@ -667,7 +667,8 @@ def check_owner(manifest: Manifest, location: str, owner: Owner | None) -> None:
     """
     stored = manifest.extra.get(OWNER_KEY)
     if stored != (None if owner is None else list(owner[:2])):
-        raise LogOwnedError(location, stored[0] if stored else None)
+        wanted = 0 if owner is None else owner.payload_log_id
+        raise LogOwnedError(location, stored[0] if stored else None, wanted)
     if owner is not None and owner.payload_log_id not in (0, manifest.log_id):
         owner_facts(owner, location)
 

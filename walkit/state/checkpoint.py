@@ -209,7 +209,7 @@ class Checkpointer:
             with clock.phase("trim") as detail:
                 self._orphan_files.remove()
                 detail["segments"] = len(trimmed.segments)
-        self._trimmer.on_dropped(saving=True, counts=True)
+        self._trimmer.on_dropped(counts=True)
         return self._report(info, trimmed, removed, clock)
 
     def _report(

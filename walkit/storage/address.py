@@ -66,6 +66,14 @@ def is_object_url(place: object) -> bool:
     return isinstance(place, str) and place.startswith((FILES, "s3://", "gs://", "az://"))
 
 
+def absolute(place: Any) -> Any:
+    """Return a place so that it means the same whatever the current folder is: paths and `objects:` become absolute."""
+    text = os.fspath(place) if isinstance(place, str | os.PathLike) else None
+    if not text or not isinstance(text, str) or "://" in text:
+        return place
+    return open_store(text).location if text.startswith(FILES) else os.path.abspath(os.path.expanduser(text))
+
+
 def open_store(url: str, storage_options: Mapping[str, Any] | None = None) -> ObjectStore:
     """Return the object store of a URL: `s3://bucket/folder`, `gs://`, `az://` (obstore), or `objects:/folder`.
 

@@ -9,6 +9,9 @@ The names of own files start with "=", as no quoted key does: the temporaries, a
 block of numbers from the counter, and has a lock for its life, so that others leave its temporaries alone. A
 replacement and a deletion hold the lock of the store for a moment; a creation and a read take no lock.
 
+A process that puts and deletes has the folder in which it has its lock: another one that takes its place is refused,
+whatever numbers it has.
+
 A reader may see an object just before its put returns, when a power cut may still undo it. The next put or deletion in
 the folder makes it durable.
 """
@@ -22,7 +25,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -44,6 +47,7 @@ from walkit.storage.file import FileStorage
 from walkit.storage.interface import (
     ExclusiveNames,
     LockHolder,
+    NumberedFile,
     Storage,
     StorageFile,
     StorageLock,
@@ -79,6 +83,9 @@ class FileObjectStore:
         self._unsynced: set[str] = set()
         """Tags of own puts of which the sync of the folder has failed."""
         self._life: StorageLock | LockHolder | None = None
+        self._life_name = ""
+        self._compares = False
+        """Whether the number of the lock's file shows that the folder is still the same."""
 
     pause_s = 0.0
 
@@ -155,6 +162,7 @@ class FileObjectStore:
         if not names or not self._storage.exists():
             return
         with self._answers("delete", keys[0]), self._alone():
+            self._refuse_exchanged("delete", keys[0])
             for name in names:
                 remove_if_there(self._storage, name)
         self._sync("delete", keys[0])
@@ -165,7 +173,7 @@ class FileObjectStore:
             self._release()
 
     def _release(self) -> None:
-        self._pid = 0
+        self._pid, self._compares = 0, False
         if self._life is not None and not isinstance(self._life, LockHolder):
             self._life.release()
         self._life = None
@@ -182,6 +190,8 @@ class FileObjectStore:
                     file.sync()
                 finally:
                     file.close()
+                # The temporary is in this folder, and cannot be published in one that takes its place from now on.
+                self._refuse_exchanged(action, key)
                 publish(temporary, name)
             except BaseException:
                 with suppress(StorageError):  # the first error is raised
@@ -212,7 +222,9 @@ class FileObjectStore:
         storage = self._storage
         block = int.from_bytes(read_if_there(storage, COUNTER, 8) or b"", "big") + 1
         write_whole(storage, COUNTER, f"{COUNTER}.new", block.to_bytes(8, "big"))
-        self._life = storage.lock(f"{LIFE}{block:08x}")
+        self._life_name = f"{LIFE}{block:08x}"
+        self._life = storage.lock(self._life_name)
+        self._compares = self._is_same()
         for name in storage.names():
             if name.startswith((PUT, LIFE)):
                 its_block = name.removeprefix(PUT).removeprefix(LIFE)[:8]
@@ -220,6 +232,23 @@ class FileObjectStore:
                     remove_if_there(storage, name)
         self._numbers = itertools.count(block << _BLOCK_BITS)
         self._pid = os.getpid()
+
+    def _is_same(self) -> bool:
+        """Say whether the folder has the lock of this process."""
+        if not isinstance(self._life, NumberedFile):
+            return False
+        try:
+            with closing(self._storage.open(self._life_name, "read")) as file:
+                return isinstance(file, NumberedFile) and file.number() == self._life.number()
+        except StorageError as error:
+            if error.errno != errno.ENOENT:
+                raise
+            return False
+
+    def _refuse_exchanged(self, action: str, key: str) -> None:
+        if self._compares and not self._is_same():
+            reason = "another folder has taken the place of the one in which this store puts objects"
+            raise self._error(ObjectStoreError, action, key, reason)
 
     @contextmanager
     def _alone(self) -> Iterator[None]:

@@ -38,7 +38,7 @@ from walkit.replication.logs.importer import Importer, Watchers
 from walkit.replication.logs.object_importer import ObjectImporter
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore
-from walkit.storage.address import AnyPlace
+from walkit.storage.address import AnyPlace, absolute
 from walkit.storage.interface import FileNumber, Storage
 from walkit.storage.object_store import ObjectStore
 
@@ -84,7 +84,7 @@ class ImportedLog(ReadApi):
                 wanted=given.retention,
             )
         self._is_reopening, self._reopened = False, WakeEvent()
-        self.open_payloads, self._payload_log = payload_source, payload_log
+        self.open_payloads, self._payload_log = payload_source, absolute(payload_log)
         self._facts: dict[str, Any] = {}
         self._open(storage, given, events or EventSink(), again, watchers or Watchers())
 
