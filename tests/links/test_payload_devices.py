@@ -170,7 +170,9 @@ def test_fenced_writer_frees_nothing(same_payload_log: bool) -> None:
     with old.parts.trimmer.state_lock:  # as while a snapshot is written
         old.trim(5)
         new = walkit.open(store, options=options if same_payload_log else None)
-    assert old.wait_idle(30) and any("newer writer" in each or "another writer" in each for each in failed), failed
+    assert old.wait_idle(30) and any("newer writer" in each or "another writer" in each for each in failed), (
+        failed
+    )
     with pytest.raises(LogFencedError):
         old.trim(6)
     with pytest.raises(walkit.WalkitError):

@@ -202,7 +202,7 @@ class Trimmer:
         self.state_lsn: int | None = None
         """LSN of the newest durable snapshot of a state made from this log; None if none is kept."""
         self.on_dropped: Callable[..., object] = lambda **how: None
-        """Called after records or snapshots are dropped; does not wait. `PayloadFloor.free`, if the log has payloads."""
+        """Called after records or snapshots are dropped, and does not wait: `PayloadFloor.free` of a log with links."""
         self._manifest_store = manifest_store
         self._marks = marks
         self._maintenance = maintenance
