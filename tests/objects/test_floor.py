@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,8 +30,10 @@ from tests.support.object_servers import moto_bucket
 from tests.support.threads import Task
 from walkit.errors import (
     ClaimError,
+    CommitFailedError,
     GapError,
     LogFencedError,
+    LogPoisonedError,
     ObjectStoreError,
     ObjectThrottledError,
     ObjectUnknownError,
@@ -261,6 +264,33 @@ def test_changes_of_one_process_share_a_swap_and_are_paced() -> None:
         assert len(reader.claims()) == 17
 
 
+def test_a_store_that_is_overtaken_while_it_opens_says_so() -> None:
+    """Pause an opening before each request, while others write, compact and trim all: it ends, or is fenced."""
+    fenced = list[WalkitError]()
+
+    def opening(store: MemoryObjectStore, name: bytes, acked: ACKED) -> None:
+        try:
+            kept = walkit.Store.open(store, OPTIONS)
+        except LogFencedError as error:
+            fenced.append(error)
+            return
+        with kept:
+            for n in range(4):
+                with suppress(CommitFailedError, LogPoisonedError):
+                    acked[kept.put(b"%s-%d" % (name, n), b"%s-%d" % (name, n)).first_lsn] = b"%s-%d" % (
+                        name,
+                        n,
+                    )
+
+    def act(base: MemoryObjectStore, acked: ACKED) -> None:
+        compacting(base.client(), b"second", acked)
+        upkeep(base.client(), b"third", acked)
+
+    seen = list(paused_at_each(True, act, run=opening, start=started, check=check_state))
+    read = [request.key for request in seen[-len(fenced) :]]
+    assert {key.partition("/")[0] for key in read} >= {"files", "log"}, read
+
+
 def test_a_fenced_writer_trims_and_saves_nothing() -> None:
     """Open a second writer; trim, checkpoint and hold by the first: LogFencedError, or nothing that counts."""
     base = MemoryObjectStore()
@@ -275,6 +305,8 @@ def test_a_fenced_writer_trims_and_saves_nothing() -> None:
             first.checkpoint()
         assert facts_of(base)[0] == before[0] and facts_of(base)[2] == before[2]
         assert second.checkpoint().low_watermark == 4
+        with pytest.raises(LogFencedError):
+            list(first.log.read())
         first.close()
         assert dict(second.items()) == {b"%d" % n: b"1" for n in range(4)}
 

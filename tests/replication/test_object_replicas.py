@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.replication.blocking_callers import quick
 from tests.support.imports import bytes_of, import_all, log_of_epochs, replica_on
 from tests.support.logs import Child, lsns, tiny
+from tests.support.threads import wait_until
 from walkit.copier.gathering import Gathering
 from walkit.copier.object_target import ObjectTarget
 from walkit.errors import (
@@ -31,7 +33,8 @@ from walkit.objects.entrance import log_at
 from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.segments_folder import segments_folder
 from walkit.objects.view import ObjectEnd
-from walkit.replication import IdentityError, Primary, Replica, promote
+from walkit.replication import DeltaReader, IdentityError, Primary, Replica, promote
+from walkit.replication.delta import loop as delta_loop
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.source import source_of
@@ -186,6 +189,31 @@ def test_a_writer_ends_a_replica() -> None:
             import_all(replica, log, 3)
         replica.close()
         assert writer.append(b"own").last_lsn == taken + 1
+
+
+def test_a_fenced_primary_refuses_for_now_who_has_more_than_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Follow the newer of two writers, then the older, by replica and delta reader: refused, tried again, not ended."""
+    monkeypatch.setattr(delta_loop, "CHECK_MS", 50.0)
+    url, place = f"objects:{tmp_path}/log", tmp_path / "replica"
+    with walkit.open(url) as older, Primary(older) as fenced:
+        older.append(b"1", key=b"k")
+        with walkit.open(url) as newer, Primary(newer) as primary:
+            with Replica(place, primary.address) as replica:
+                replica.wait_for(newer.append(b"2", key=b"k"), S)
+            with (
+                Replica(place, fenced.address, backoff=quick()) as replica,
+                DeltaReader(url, fenced.address, backoff=quick()) as reader,
+            ):
+                reader.wait_for(newer.append(b"3", key=b"k"), S)
+                wait_until(lambda: replica.status().reconnects > 3, "four refusals of the replica")
+                wait_until(lambda: reader.status().statistics.refusals > 3, "four refusals of the reader")
+                for status in (replica.status(), reader.status()):
+                    assert "another writer has opened" in status.trouble and not status.error
+            with Replica(place, primary.address) as replica:
+                replica.wait_for(newer.append(b"4", key=b"k"), S)
+                assert lsns(replica.log.read()) == [1, 2, 3, 4]
 
 
 # -- ended early

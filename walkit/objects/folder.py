@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from secrets import token_hex
 from typing import Any, Final, TypeVar
 
-from walkit.errors import ObjectRangeError
+from walkit.errors import ObjectMissingError, ObjectRangeError
 from walkit.format.consumer_file import decode_claim, encode_claim
 from walkit.format.file_names import (
     claim_file_name,
@@ -97,14 +96,19 @@ class _Object(MemoryFile):
 
     def __init__(self, name: str, ledger: Ledger, key: str, size: int) -> None:
         super().__init__(name)
-        self._reads, self._key, self._size = ledger.reads, key, size
+        self._ledger, self._key, self._size = ledger, key, size
 
     def read(self, offset: int, size: int) -> bytes:
-        """See StorageFile. A file that is gone is a StorageError with errno ENOENT."""
+        """See StorageFile. ObjectMissingError (ENOENT) if it is gone; LogFencedError if a newer writer deleted it."""
         size = min(size, self._size - offset)
-        with suppress(ObjectRangeError):
-            return self._reads.get_range(self._key, offset, offset + size).data if size > 0 else b""
-        return b""
+        try:
+            return self._ledger.reads.get_range(self._key, offset, offset + size).data if size > 0 else b""
+        except ObjectRangeError:
+            return b""
+        except ObjectMissingError:
+            if self._ledger.epoch:
+                self._ledger.read()
+            raise
 
     def size(self) -> int:
         """See StorageFile."""

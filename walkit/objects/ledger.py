@@ -85,8 +85,13 @@ class Ledger:
         """When the next put may be made, and how long it is put off at most after one that came too late."""
 
     def read(self) -> Claims:
-        """Return the object as it is now; in a turn the draft of it. Raises what `get` raises."""
-        return self.draft if self.is_current else self._with(self._fetch()[0], list(self._later))
+        """Return the object as it is now; in a turn the draft of it. Raises what `get` raises.
+
+        LogFencedError if this is a writer and the log has a newer one, which may have deleted what this one knows of.
+        """
+        if self.is_current:
+            return self.own()
+        return self._owned(self._with(self._fetch()[0], list(self._later)))
 
     @property
     def is_current(self) -> bool:
@@ -106,9 +111,12 @@ class Ledger:
 
     def own(self) -> Claims:
         """Return the draft, to be changed; LogFencedError if this is a writer and the log has a newer one (E)."""
-        if self.epoch not in (0, self.draft.epoch):
-            raise LogFencedError(self.reads.store.location, self.draft.epoch)
-        return self.draft
+        return self._owned(self.draft)
+
+    def _owned(self, claims: Claims) -> Claims:
+        if self.epoch not in (0, claims.epoch):
+            raise LogFencedError(self.reads.store.location, claims.epoch)
+        return claims
 
     def later(self, change: Change) -> None:
         """Let a change be put with the next one, or by `flush`: an object as it was before is no less right."""

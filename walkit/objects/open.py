@@ -98,10 +98,7 @@ class ObjectContents:
 
         LogFencedError if the log has a newer writer, whose manifest is another.
         """
-        claims = vouched.ledger.read()
-        if claims.epoch != vouched.ledger.epoch:
-            raise LogFencedError(vouched.reads.store.location, claims.epoch)
-        return as_manifest(vouched.stored, claims)
+        return as_manifest(vouched.stored, vouched.ledger.read())
 
     @property
     def first_lsn(self) -> int:
@@ -111,7 +108,7 @@ class ObjectContents:
     def view(self, end: LogPlace | None = None) -> ObjectView:
         """Return what can be read now: all that is acknowledged, or as far as `end`."""
         if self._source is None:
-            self._source = ObjectEnd(self._vouched.reads.store)
+            self._source = ObjectEnd(self._vouched.reads.store, writer=self._vouched.ledger.epoch)
         # The manifest first: its segments end before what is acknowledged after that.
         vouched, manifest = self._vouched, self._vouched.current
         end = end or vouched.acked

@@ -14,6 +14,7 @@ from walkit.errors import (
     CorruptionError,
     GapError,
     LogClosedError,
+    LogFencedError,
     LogNotFoundError,
     ObjectMissingError,
     SegmentMissingError,
@@ -202,13 +203,16 @@ class ObjectEnd:
 
     poll_s = POLL_S
 
-    def __init__(self, store: ObjectStore, *, planned: Manifest | None = None, bodies: bool = True) -> None:
+    def __init__(
+        self, store: ObjectStore, *, planned: Manifest | None = None, bodies: bool = True, writer: int = 0
+    ) -> None:
         """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError.
 
         With the manifest that a view was `planned` by, nothing is read: for the view's bulks alone. Without `bodies`
-        the end is followed by headers: a damaged body is found by who reads it.
+        the end is followed by headers: a damaged body is found by who reads it. `writer` is the epoch of the open log
+        that reads: once the log has a newer writer, a record that is gone is a LogFencedError.
         """
-        self.location, self._pid, self._bodies = store.location, os.getpid(), bodies
+        self.location, self._pid, self._bodies, self._writer = store.location, os.getpid(), bodies, writer
         self.reads = PatientReads(store, lambda: Patience(READ_S))
         self.bulks = self.reads.bulks()
         # Guards what is known of the end, and is held through its requests.
@@ -400,7 +404,7 @@ class ObjectEnd:
             if number <= self.floor.number:
                 raise self.missing(number, wanted_lsn)
 
-    def missing(self, number: int, wanted_lsn: int) -> GapError | SegmentMissingError:
+    def missing(self, number: int, wanted_lsn: int) -> GapError | LogFencedError | SegmentMissingError:
         """Return the error for a bulk of the log that is not there."""
         if number <= self.floor.number:
             return self.gap(wanted_lsn)
@@ -431,8 +435,10 @@ class ObjectEnd:
             first_lost_lsn=wanted_lsn,
         )
 
-    def gap(self, wanted_lsn: int) -> GapError:
+    def gap(self, wanted_lsn: int) -> GapError | LogFencedError:
         """Return the error for records of an older view that were dropped or compacted since."""
+        if self._writer not in (0, self.claims.epoch):
+            return LogFencedError(self.location, self.claims.epoch)
         manifest = as_manifest(self.manifest, self.claims)
         oldest = max(manifest.complete_from_lsn, self.claims.dropped_lsn + 1)
         return GapError(wanted_lsn, oldest, "open again to read what is left")

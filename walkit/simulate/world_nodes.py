@@ -287,6 +287,12 @@ class LogNode(Node):
         self.leads, self._was_promoted, self.branch = True, True, None
         self.restart(RESTART_MS)
 
+    @property
+    def oldest_lsn(self) -> int:
+        """The oldest record of its log, while it is a primary."""
+        store = self.store
+        return 1 if store is None else store.log.parts.manifest_store.current.low_watermark + 1
+
     def is_newest(self, store: Store) -> bool:
         """Say whether no other process has opened its log since."""
         return True

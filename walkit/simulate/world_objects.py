@@ -50,9 +50,7 @@ class ObjectNode(LogNode):
         try:
             if self.leads:
                 super()._main(life)
-        except (LogFencedError, GapError) as error:
-            if isinstance(error, GapError) and self.disk.objects.writer is life:
-                raise  # else another writer has passed this opening, and trimmed
+        except LogFencedError:
             self.runner.count("fenced")
             self.runner.after(0, self.exit)
 
@@ -110,6 +108,12 @@ class ObjectNode(LogNode):
         """See LogNode."""
         claims = self.disk.objects.claims
         return claims is not None and store.log.parts.core.identity.epoch == claims.epoch
+
+    @property
+    def oldest_lsn(self) -> int:
+        """See LogNode: as the objects are, whichever writer has trimmed."""
+        claims = self.disk.objects.claims
+        return 1 if claims is None else claims.dropped_lsn + 1
 
     def gives_way(self, new: LogNode) -> bool:
         """See LogNode: not if this node has opened the log again since."""

@@ -82,7 +82,7 @@ class Rules:
                 "durable",
                 f"LSN {branch.acked_lsn} is acknowledged, {core.durable_lsn} is durable at {node.name}",
             )
-        oldest, now_ms = self._oldest_lsn(node), self.runner.now_ms
+        oldest, now_ms = node.oldest_lsn, self.runner.now_ms
         heard = {self._check_session(session, node) for session in primary._sessions}
         for name in (n.name for n in self.logs if n.leader is node and n.name not in heard):
             self._promise(node, name, 0, CLAIM_MS, False)
@@ -90,11 +90,6 @@ class Rules:
             if promise.first_lsn < oldest and now_ms < promise.until_ms:
                 text = f"{name} was promised LSN {promise.first_lsn} and later; the oldest is {oldest}"
                 raise Violation("claims", text)
-
-    @staticmethod
-    def _oldest_lsn(node: LogNode) -> int:
-        store = node.store
-        return 1 if store is None else store.log.parts.manifest_store.current.low_watermark + 1
 
     def _check_session(self, session: Session, node: LogNode) -> str:
         """Check one session; return the name of its replica, "" if that has not been heard for some time."""
@@ -144,7 +139,7 @@ class Rules:
         assert node.branch is not None
         promise = node.branch.promises.setdefault(name, Promise(first_lsn, 0.0))
         promise.first_lsn = max(first_lsn, promise.first_lsn)
-        is_gone = promise.until_ms < now_ms and promise.first_lsn < self._oldest_lsn(node)
+        is_gone = promise.until_ms < now_ms and promise.first_lsn < node.oldest_lsn
         if not contact or is_gone or node.process.stalled_until_ms > now_ms:
             promise.since_ms = None
         elif promise.since_ms is None:
@@ -212,10 +207,8 @@ class Rules:
 
     def _ended(self, node: LogNode | ReaderNode, error: WalkitError) -> None:
         """A replica or reader has ended: for its storage it may; all else is tried again by itself."""
-        store, count = node.leader.store, self.runner.count
-        # Another writer has trimmed or appended since.
-        is_late = node.leader.shares and (store is None or not node.leader.is_newest(store))
-        if isinstance(error, StorageError) or (is_late and isinstance(error, GapError | DivergenceError)):
+        count = self.runner.count
+        if isinstance(error, StorageError):
             count(f"{node.kind} fails")
             node.exit()
         elif isinstance(error, IdentityError) and error.reason == "rewound" and node.was_replaced:
@@ -223,7 +216,7 @@ class Rules:
             node.needs_identity, node.was_replaced = True, False
             node.exit()
         elif isinstance(error, GapError) and (
-            store is None or error.wanted <= store.log.parts.manifest_store.current.low_watermark
+            node.leader.store is None or error.wanted < node.leader.oldest_lsn
         ):
             count(f"{node.kind} meets a gap")
             node.exit()

@@ -157,6 +157,7 @@ class DeltaLoop:
                 self._unfinished.pop()
                 upkeep.finish(whole=self.error is None)
         self.loader.close()
+        self._source.close()
         self.state.wake()
 
     def _hangs(self) -> bool:

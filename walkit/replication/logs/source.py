@@ -23,6 +23,7 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.entrance import log_at, payload_source
+from walkit.objects.folder import ObjectFolder
 from walkit.objects.segments_folder import files_of, segments_folder
 from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.read.reader import LogReader, ViewSource, live_view, view_of
@@ -47,6 +48,12 @@ def require_promises(durability: str) -> None:
     if durability == "none":
         text = "replication needs 'sync' or 'interval'; a closed log needs one more opening with either"
         refuse("durability", durability, text, durability)
+
+
+def require_newest(storage: Storage) -> None:
+    """LogFencedError if the open log at this place has a newer writer. Any other error: that cannot be read."""
+    if isinstance(storage, ObjectFolder):
+        storage.ledger.read()
 
 
 class Source(Protocol):
@@ -219,7 +226,8 @@ class OpenObjectSource(OpenSource):
         return live_view(self._segments)
 
     def widest_view(self) -> tuple[LogView, int]:
-        """See Source. Only durable frames can be seen."""
+        """See Source. Only durable frames can be seen. LogFencedError if another writer has the log: it has more."""
+        require_newest(self.storage)
         view = self.view()
         return view, view.manifest.end.last_lsn
 
@@ -349,6 +357,10 @@ class SharedObjects:
     def reader(self, events: EventSink, payload_log: AnyPlace | None = None) -> LogReader:
         """See StoredSource."""
         return LogReader(self._end, events, open_payloads=payload_source, payload_log=payload_log)
+
+    def close(self) -> None:
+        """See StoredSource."""
+        self._end.reads.store.close()
 
 
 SharedLog: TypeAlias = StoredSource | SharedObjects

@@ -11,7 +11,14 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from walkit.errors import DivergenceError, GapError, LogClosedError, OptionsError, WalkitError
+from walkit.errors import (
+    DivergenceError,
+    GapError,
+    LogClosedError,
+    LogFencedError,
+    OptionsError,
+    WalkitError,
+)
 from walkit.replication.core.absence import is_absent
 from walkit.replication.core.answers import batch_of, frame_too_large
 from walkit.replication.core.lag import Lag
@@ -107,7 +114,7 @@ def refusal_of(error: WalkitError, source: Source) -> Refusal:
         return Refusal(reason="divergence", message=str(error), lsn=error.first_lsn)
     if isinstance(error, OptionsError):
         return Refusal(reason="level", message=str(error))
-    if isinstance(error, LogClosedError) or source.ended():
+    if isinstance(error, LogClosedError | LogFencedError) or source.ended():
         return Refusal(reason="closed", message=str(error))
     if is_absent(error):
         return Refusal(reason="absent", message=str(error))
