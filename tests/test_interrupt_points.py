@@ -495,7 +495,7 @@ def strike_following(name: str, address: str, numbers: Iterator[int]) -> int:
     raise AssertionError("no end")
 
 
-SEEN_EACH_TIME = ("open a replica's log", "open a replica", "start")
+SEEN_EACH_TIME = ("open a replica's log", "open a replica", "start", "stop")
 """The rest is struck at each of its points by `make test-all`."""
 
 

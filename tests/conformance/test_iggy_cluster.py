@@ -66,7 +66,7 @@ WHERE: dict[str, tuple[str, ...]] = {
         f"{HEAL}::test_a_damaged_segment_gets_the_frames_of_a_peer",
     ),
     "or the replica starts again in an empty folder": (
-        f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
+        f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_or_compacted_store",
     ),
     "a damaged slot of the superblock": (
         "recovery/test_every_bit::test_a_flip_in_the_durable_slots_is_harmless",
@@ -92,11 +92,7 @@ WHERE: dict[str, tuple[str, ...]] = {
     "a replica that was away asks for frames, and gets a transfer": (
         f"{BOOTSTRAP}::test_a_replica_that_is_too_far_behind",
     ),
-    "a new replica joins late": (
-        f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
-        f"{BOOTSTRAP}::test_an_empty_replica_of_a_compacted_store",
-        f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_store",
-    ),
+    "a new replica joins late": (f"{BOOTSTRAP}::test_an_empty_replica_of_a_checkpointed_or_compacted_store",),
     # -- positions that are saved have an epoch, so that another history is noticed
     "a cursor past another history": (
         "replication/test_rewind::test_readers_past_the_common_point_forbid_a_rewind",

@@ -14,10 +14,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.replication.sim_network import World, history_of
+from tests.replication.frame_history import batches_of, whole
 from walkit.replication.protocol.codecs import pack, unpack
-from walkit.replication.protocol.messages import Batch
-from walkit.replication.protocol.wire import decode_from_publisher
 
 HERE = "conformance/test_kevo_replication"
 
@@ -112,15 +110,15 @@ WHERE: dict[str, tuple[str, ...]] = {
         "replication/test_cores::test_silence_is_filled_by_heartbeats_and_ends_both_sides",
     ),
     "TLS and tokens": (
-        "replication/test_tls::test_a_token_has_rights",
+        "replication/test_authentication::test_a_token_has_rights",
         "replication/test_chaos::test_a_cluster_under_faults_loses_nothing_and_ends_equal",
     ),
     "a primary is made, and its sessions are counted": (
         "replication/test_status::test_a_lag_is_known_only_with_contact",
-        "replication/test_identity::test_a_name_is_a_label_and_moves_no_ones_claim",
+        "replication/test_identity::test_client_with_token_and_all_that_is_shown_moves_no_claim",
     ),
     "sessions come and go, and an acknowledgement is its own session's": (
-        "replication/test_identity::test_a_name_is_a_label_and_moves_no_ones_claim",
+        "replication/test_identity::test_client_with_token_and_all_that_is_shown_moves_no_claim",
     ),
     "a replica takes ten entries": ("replication/test_states::test_each_edge_is_taken_and_emits_its_event",),
     "error and recovery": (
@@ -156,23 +154,17 @@ WHERE: dict[str, tuple[str, ...]] = {
 
 def test_batches_are_whole_frames_up_to_their_size_and_none_is_left_out() -> None:
     """Let a publisher send with small batches: each holds whole frames, up to the size or one, and all come once."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
+    history = whole()
     borders = {0} | {header.end_position for _, header, _ in history.frames}
     sizes = {header.position: header.footprint for _, header, _ in history.frames}
     for batch_bytes in (1, 2000, 8000):
-        world = World(history, batch_bytes=batch_bytes, window_bytes=1 << 20)
-        world.deliver_to_publisher(world.to_publisher.popleft())
-        batches = [m for m in map(decode_from_publisher, world.to_subscriber) if isinstance(m, Batch)]
         at = 0
-        for batch in batches:
+        for batch in batches_of(history, batch_bytes):
             assert batch.after_position == at and {batch.start_position, batch.end_position} <= borders
             size = batch.end_position - batch.start_position
             assert size <= max(batch_bytes, sizes[batch.start_position])
             at = batch.end_position
         assert at == history.end().position
-        world.settle()
-        world.check()
 
 
 @pytest.mark.parametrize("codec", ["", "zstd", "snappy"])

@@ -214,8 +214,8 @@ class Chaos:
     def _aim(self) -> None:
         """Let each proxy lead to the primary, and the leaf's to a replica."""
         for proxy in self.proxies.values():
-            proxy.lead_to(self.addresses[self.primary])
-        self.proxies[self.leaf].lead_to(self.addresses[self.chance.choice(self.replicas)])
+            proxy.retarget(self.addresses[self.primary])
+        self.proxies[self.leaf].retarget(self.addresses[self.chance.choice(self.replicas)])
 
     def _start_all(self) -> None:
         self.living = {self.primary: self._begin(self.primary)}

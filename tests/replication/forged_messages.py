@@ -8,8 +8,9 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.replication.blocking_callers import UNLIMITED, flipped, sealed
-from tests.replication.sim_network import History
+from tests.replication.frame_history import History
 from walkit.format.manifest import EpochRecord
+from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.protocol import walkit_pb2
 from walkit.replication.protocol.messages import Batch, FromPublisher, Hello, Welcome
 from walkit.replication.protocol.wire import METHOD, decode_from_subscriber, encode_from_publisher
@@ -95,6 +96,15 @@ def welcome(history: History, **changes: Any) -> Welcome:
         "source_position": end.position,
     }
     return Welcome(**(facts | changes))
+
+
+def welcomed(history: History, **facts: Any) -> Subscriber:
+    """A subscriber with these facts that a primary with this history has welcomed."""
+    subscriber = Subscriber("r", **facts)
+    subscriber.start(0)
+    subscriber.connected(0)
+    subscriber.receive(welcome(history), 0)
+    return subscriber
 
 
 def first_batch(history: History, frames: int = 2, **changes: Any) -> Batch:

@@ -13,9 +13,9 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
+from tests.replication.frame_history import whole
 from tests.replication.processes import shared_processes
 from tests.replication.proxy import TcpProxy
-from tests.replication.sim_network import history_of
 from tests.replication.test_replica_checkpoint import put
 from tests.support.crash_recorder import Filmed
 from tests.support.in_flight_logs import Flight
@@ -33,7 +33,7 @@ from walkit.replication.core.publisher import Publisher
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.messages import Chunk, Fetch, Hello, Plan
 from walkit.replication.replica.store import ReplicaStore
-from walkit.segments.consumer_files import claim_facts, drop_claim
+from walkit.segments.consumer_files import drop_claim
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage.file import FileStorage
@@ -56,21 +56,23 @@ def drop_claims(log: walkit.WriteAheadLog) -> None:
         drop_claim(log.parts.storage, fact.name)
 
 
-def test_an_empty_replica_of_a_checkpointed_store(tmp_path: Path) -> None:
-    """Checkpoint a store, append more, follow with nothing: state and tail are the primary's, also opened again."""
+@pytest.mark.parametrize("change", ["checkpoint", "compact"])
+def test_an_empty_replica_of_a_checkpointed_or_compacted_store(tmp_path: Path, change: str) -> None:
+    """Checkpoint or compact a store, append more, follow with nothing: the state is the primary's, opened again too."""
     with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
         put(store, 120)
-        assert store.checkpoint().low_watermark == 120
+        if change == "checkpoint":
+            assert store.checkpoint().low_watermark == 120
+        else:
+            store.compact()
+            assert store.log.complete_from_lsn > 1
         last = put(store, 20, 15)
         with follower(tmp_path / "r", primary) as replica:
             replica.wait_for(last, WAIT_S)
             assert replica.store.items() == store.items()
             replica.wait_for(put(store, 3), WAIT_S)
             assert replica.store.items() == store.items()
-            until(
-                lambda: bool(claim_facts(store.log.parts.storage, store.log.parts.manifest_store.current)),
-                "a claim",
-            )
+            until(lambda: bool(store.log.claims()), "a claim")
         with follower(tmp_path / "r", primary) as replica:
             assert replica.store.items() == store.items()
     assert walkit.verify(tmp_path / "r").ok
@@ -98,19 +100,6 @@ def test_a_replica_that_is_too_far_behind(tmp_path: Path) -> None:
         names = {path.name for path in (tmp_path / "r").iterdir() if path.name.endswith(".segment")}
         assert names == {record.name for record in load_manifest(FileStorage(str(tmp_path / "r"))).sealed}
         assert manifest.low_watermark == 150
-    assert walkit.verify(tmp_path / "r").ok
-
-
-def test_an_empty_replica_of_a_compacted_store(tmp_path: Path) -> None:
-    """Compact a store without a checkpoint, follow with nothing: the compacted segments come as they are."""
-    with Store.open(tmp_path / "p", options=SMALL) as store, Primary(store) as primary:
-        put(store, 150)
-        store.compact()
-        last = put(store, 5)
-        assert store.log.complete_from_lsn > 1
-        with follower(tmp_path / "r", primary) as replica:
-            replica.wait_for(last, WAIT_S)
-            assert replica.store.items() == store.items()
     assert walkit.verify(tmp_path / "r").ok
 
 
@@ -493,9 +482,7 @@ def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
 )
 def test_a_publisher_sends_only_the_bytes_of_its_plan(fetch: Fetch, wrong: bool) -> None:
     """Fetch within and beyond the files of a plan of 10 bytes and 2 MiB: only bytes within are read."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
-    publisher, hello = Publisher(), Hello(name="r", bootstrap=True)
+    history, publisher, hello = whole(), Publisher(), Hello(name="r", bootstrap=True)
     publisher.began(0)
     trimmed_state = replace(history.primary_state(hello), oldest_lsn=8, oldest_position=64)
     assert any(isinstance(step, MakePlan) for step in publisher.admitted(hello, trimmed_state, 0))

@@ -6,17 +6,29 @@ from dataclasses import replace
 
 import pytest
 
-from tests.replication.sim_network import History, World, corrupted, history_of
-from walkit.errors import DivergenceError, FormatVersionError, GapError, WalkitError
+from tests.replication.blocking_callers import flipped
+from tests.replication.forged_messages import first_batch, welcome, welcomed
+from tests.replication.frame_history import History, batches_of, history_of, messages_of, whole
+from walkit.errors import DivergenceError, FormatVersionError, GapError, StorageError, WalkitError
 from walkit.format.manifest import LogEnd
-from walkit.replication.core.actions import Connect, Disconnect, End, Fail, Read, Send, SendToPublisher
+from walkit.replication.core.actions import (
+    Connect,
+    Disconnect,
+    End,
+    Fail,
+    Import,
+    Read,
+    Send,
+    SendToPublisher,
+)
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import HEARTBEAT_MS, Publisher
 from walkit.replication.core.subscriber import RENACK_MS, Subscriber
+from walkit.replication.delta.messages import DeltaEnd, PollAnswer
+from walkit.replication.delta.replayer import DeltaReplayer, LoadRange, ReplayLimits
 from walkit.replication.protocol.lineage import why_refused
 from walkit.replication.protocol.messages import (
     Ack,
-    Batch,
     FromPublisher,
     Heartbeat,
     Hello,
@@ -24,19 +36,13 @@ from walkit.replication.protocol.messages import (
     Refusal,
     Welcome,
 )
-from walkit.replication.protocol.wire import (
-    decode_from_publisher,
-    decode_from_subscriber,
-    encode_from_subscriber,
-)
+from walkit.replication.protocol.wire import decode_from_subscriber, encode_from_subscriber
 
 
 @pytest.fixture
 def history() -> History:
     """A log of three epochs, all of it durable."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
-    return history
+    return whole()
 
 
 def hello_at(history: History, frames: int) -> Hello:
@@ -185,92 +191,52 @@ def test_a_trimmed_range_is_a_typed_gap(history: History) -> None:
 
 def test_a_gap_is_asked_for_once_and_again_only_after_a_while(history: History) -> None:
     """Lose one batch of many: one nack, the rest are gaps without a nack, a repeat is a duplicate and no gap."""
-    world = World(history)
-    world.deliver_to_publisher(world.to_publisher.popleft())
-    world.deliver_to_subscriber(world.to_subscriber.popleft())
-    first, *rest = list(world.to_subscriber)
+    first, *rest = batches_of(history)
     assert len(rest) > 2
-    world.to_subscriber.clear()
-    for data in rest:
-        world.deliver_to_subscriber(data)
-    nacks = [decode_from_subscriber(data) for data in world.to_publisher]
-    assert nacks == [Nack(end=LogEnd())]
-    assert world.subscriber.gaps == len(rest)
-    world.now += RENACK_MS
-    world.deliver_to_subscriber(rest[0])
-    assert len(world.to_publisher) == 2
-    world.deliver_to_subscriber(first)
-    world.deliver_to_subscriber(first)
-    world.import_waiting()
-    assert (world.subscriber.duplicates, world.bytes != b"") == (1, True)
-    world.settle()
-    world.check()
-    assert world.end == history.end()
+    core = welcomed(history)
+    asked = [step for batch in rest for step in core.receive(batch, 0)]
+    assert asked == [SendToPublisher(Nack(end=LogEnd()))]
+    assert core.receive(rest[0], RENACK_MS) == asked
+    assert core.gaps == len(rest) + 1
+    for batch in (first, first, *rest):
+        steps = core.receive(batch, RENACK_MS)
+        assert all(isinstance(step, Import) for step in steps) or core.duplicates == 1
+    assert (core.duplicates, core.gaps, core.next) == (1, len(rest) + 1, history.end())
 
 
 def test_a_batch_that_overlaps_is_taken_from_where_the_log_ends(history: History) -> None:
     """A batch that begins below the end and reaches beyond it: only the frames after the end are imported."""
-    small, large = (
-        World(history, batch_bytes=1),
-        World(history_of(9, 7, 8), batch_bytes=1 << 20, window_bytes=1 << 20),
-    )
-    large.history.durable = history.durable
-    for world in (small, large):
-        world.deliver_to_publisher(world.to_publisher.popleft())
-    small.deliver_to_subscriber(small.to_subscriber.popleft())
-    small.deliver_to_subscriber(small.to_subscriber.popleft())
-    small.import_waiting()
-    assert small.end == history.end(1)
-    batch = next(d for d in large.to_subscriber if isinstance(decode_from_publisher(d), Batch))
-    small.deliver_to_subscriber(batch)
-    small.import_waiting()
-    small.check()
-    assert small.end.position == decode_from_publisher(batch).end_position  # type: ignore[union-attr]
+    core = welcomed(history)
+    core.receive(first_batch(history, 1), 0)
+    core.imported(history.end(1), 0)
+    (step,) = core.receive(first_batch(history, 4), 0)
+    assert isinstance(step, Import)
+    assert (step.run.after, step.run.end) == (history.end(1), history.end(4))
+    assert step.run.data == b"".join(frame[2] for frame in history.frames[1:4])
 
 
 def test_damaged_frames_are_asked_for_again_and_then_given_up(history: History) -> None:
     """Flip a bit in each batch: never imported, asked for again, and after three times the connection is dropped."""
-    world = World(history)
-    world.deliver_to_publisher(world.to_publisher.popleft())
-    world.deliver_to_subscriber(world.to_subscriber.popleft())
-    batch = world.to_subscriber[0]
-    for turn in range(3):
-        world.deliver_to_subscriber(corrupted(batch, 1000 + turn))
-    assert world.bytes == b""
-    assert world.subscriber.damaged == 3
-    assert world.subscriber.state == "detached"
-    world.settle()
-    world.check()
+    core, batch = welcomed(history), first_batch(history)
+    again = [SendToPublisher(Nack(end=LogEnd()))]
+    damaged = [replace(batch, data=flipped(batch.data, len(batch.data) * 4 + turn)) for turn in range(3)]
+    assert [core.receive(each, 0) for each in damaged[:2]] == [again, again]
+    assert [type(step) for step in core.receive(damaged[2], 0)] == [Disconnect]
+    assert (core.damaged, core.state, core.next) == (3, "detached", LogEnd())
 
 
 def test_intact_frames_of_another_history_fail_for_good(history: History) -> None:
     """Welcome a replica, send it frames of another chain, twice: a divergence at the next LSN, nothing imported."""
-    other = history_of(9, 7, 8, 6)
-    other.durable = len(other.frames)
-    hello = hello_at(history, 4)
+    other, hello = history_of(9, 7, 8, 6), hello_at(history, 4)
     subscriber = Subscriber("r", log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
     subscriber.start(0)
     subscriber.connected(0)
-    welcome = Welcome(
-        version=4, log_id=hello.log_id, created_us=0, ack_order="append", source_lsn=9, source_position=9
-    )
-    run = other.read(other.end(4), 500)
+    run, at = other.read(other.end(4), 500), hello.end.position
     assert run is not None
-    identity = history.frames[4][0]
-    batch = Batch(
-        after_position=hello.end.position,
-        start_position=hello.end.position,
-        end_position=hello.end.position + len(run.data),
-        epoch=identity.epoch,
-        epoch_id=identity.epoch_id,
-        alignment=64,
-        frame_bytes_max=16 * 1024,
-        source_lsn=9,
-        source_position=9,
-        lineage=history.manifest.lineage[:1],
-        data=run.data,
+    batch = first_batch(
+        history, after_position=at, start_position=at, end_position=at + len(run.data), data=run.data
     )
-    error = error_of(subscriber, welcome, batch)
+    error = error_of(subscriber, welcome(history), batch)
     assert isinstance(error, DivergenceError)
     assert error.first_lsn == hello.end.last_lsn + 1
     assert subscriber.next == hello.end
@@ -280,17 +246,10 @@ def test_bytes_in_flight_stay_below_the_window_until_they_are_acknowledged(histo
     """A subscriber that says nothing gets one window full and no more; an acknowledgement lets it go on."""
     publisher = Publisher(window_bytes=4096, batch_bytes=1024)
     hello = hello_at(history, 0)
-    steps = publisher.admitted(hello, history.primary_state(hello), 0)
-    ends = []
-    while any(isinstance(s, Read) for s in steps):
-        (read,) = [s for s in steps if isinstance(s, Read)]
-        run = history.read(read.after, read.limit_bytes)
-        assert run is not None
-        ends.append(run.end)
-        steps = publisher.frames(run, history.lineage(), 0)
+    messages_of(publisher, history, publisher.admitted(hello, history.primary_state(hello), 0))
     assert 4096 <= publisher.in_flight_bytes < 4096 + 20_000
     assert publisher.source_moved(1 << 30, 1 << 40, 1) == []
-    steps = publisher.receive(Ack(end=ends[-1]), 2)
+    steps = publisher.receive(Ack(end=publisher.sent), 2)
     assert any(isinstance(s, Read) for s in steps)
     never_sent = LogEnd(last_lsn=1 << 20, position=1 << 40, chain=0)
     steps = publisher.receive(Ack(end=never_sent), 3)
@@ -300,34 +259,21 @@ def test_bytes_in_flight_stay_below_the_window_until_they_are_acknowledged(histo
 
 def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -> None:
     """Nothing to send: a heartbeat after its time, answered by an ack; silence ends the session and reconnects."""
-    world = World(history)
-    world.settle()
-    world.wait(1.1 * HEARTBEAT_MS)
-    assert isinstance(decode_from_publisher(world.to_subscriber[-1]), Heartbeat)
-    world.deliver_to_subscriber(world.to_subscriber.pop())
-    assert decode_from_subscriber(world.to_publisher[-1]) == Ack(end=history.end())
-    world.to_publisher.clear()
-    world.now += 16_000
-    assert world.publisher is not None
-    assert isinstance(world.publisher.tick(world.now)[0], End)
-    steps = world.subscriber.tick(world.now)
-    assert isinstance(steps[0], Disconnect)
-    assert world.subscriber.state == "detached"
-    wake = world.subscriber.wake_at_ms
+    publisher, hello = Publisher(), hello_at(history, len(history.frames))
+    subscriber = welcomed(history, log_id=hello.log_id, lineage=hello.lineage, end=hello.end)
+    messages_of(publisher, history, publisher.admitted(hello, history.primary_state(hello), 0))
+    (step,) = publisher.tick(1.1 * HEARTBEAT_MS)
+    assert isinstance(step, Send) and isinstance(step.message, Heartbeat)
+    answer = subscriber.receive(step.message, 1.1 * HEARTBEAT_MS)
+    assert answer == [SendToPublisher(Ack(end=history.end()))]
+    silent_ms = 1.1 * HEARTBEAT_MS + 16_000
+    assert isinstance(publisher.tick(silent_ms)[0], End)
+    assert isinstance(subscriber.tick(silent_ms)[0], Disconnect)
+    assert subscriber.state == "detached"
+    wake = subscriber.wake_at_ms
     assert wake is not None
-    assert world.subscriber.tick(wake - 1) == []
-    assert isinstance(world.subscriber.tick(wake)[0], Connect)
-
-
-def test_a_refusal_that_may_pass_is_tried_again(history: History) -> None:
-    """A closing source does not end a subscriber: it waits its backoff and connects."""
-    world = World(history)
-    world.deliver_to_publisher(world.to_publisher.popleft())
-    world.subscribed(world.subscriber.receive(Refusal(reason="closed", message="the primary stops"), 0))
-    assert world.subscriber.state == "detached"
-    assert world.subscriber.trouble == "the primary stops"
-    world.settle()
-    assert world.end == history.end()
+    assert subscriber.tick(wake - 1) == []
+    assert isinstance(subscriber.tick(wake)[0], Connect)
 
 
 def test_backoff_doubles_is_capped_and_jittered() -> None:
@@ -358,13 +304,40 @@ def test_lag_is_counted_from_when_it_was_first_known(history: History) -> None:
     assert subscriber.lag.ms(400) == 0
 
 
-def test_the_cores_write_down_what_happened(history: History) -> None:
-    """Both cores keep their last events with the steps that came of them, without the frames' bytes."""
-    world = World(history)
-    world.settle()
-    assert world.publisher is not None
-    for core in (world.publisher, world.subscriber):
-        text = "\n".join(core.history)
-        assert "Hello" in text or "connected" in text
-        assert "FrameRun(" in text
-        assert max(map(len, core.history)) < 4000
+# -- when they are to be woken
+
+ODD_MS = [160.7, 0.1 + 0.2, 1389.4999999999998, 1e9 / 3, 947.157165193392]
+
+
+@pytest.mark.parametrize("now_ms", ODD_MS)
+def test_a_publisher_that_is_woken_at_its_time_acts(now_ms: float) -> None:
+    """Tick a publisher at exactly the time that it names, at times that do not add up: each tick does something."""
+    waiting = Publisher(hello_ms=0.3)
+    waiting.began(now_ms)
+    assert waiting.wake_at_ms is not None
+    assert isinstance(waiting.tick(waiting.wake_at_ms)[-1], End)
+    streaming = Publisher(heartbeat_ms=0.1, silence_ms=0.7)
+    streaming.admitted(Hello(name="r"), History([], whole().manifest).primary_state(Hello(name="r")), now_ms)
+    for _ in range(100):
+        if streaming.wake_at_ms is None:
+            break
+        steps = streaming.tick(streaming.wake_at_ms)
+        assert isinstance(steps[0], Send | End)
+    assert streaming.state == "ended"
+
+
+def test_a_load_that_waits_for_room_names_no_time() -> None:
+    """Let a load fail while others have all places: its time comes, and the replayer waits for a load, not a time."""
+    limits = ReplayLimits(loads_max=1, load_bytes=100)
+    replayer = DeltaReplayer(DeltaEnd(), log_id=7, limits=limits, chance=lambda: 1.0)
+    answer = PollAnswer(version=0, session_id=1, session_epoch=1, end=DeltaEnd(4, 400), log_id=7, epoch_id=0)
+    (first,) = replayer.answered(answer, 0.0)
+    assert isinstance(first, LoadRange)
+    (second,) = replayer.load_failed(first.number, StorageError("once"), 0.0)
+    assert isinstance(second, LoadRange)
+    due_ms = replayer.wake_at_ms
+    assert due_ms is not None and due_ms > 0
+    assert replayer.tick(due_ms) == []
+    assert replayer.wake_at_ms is None
+    steps = replayer.loaded(second.number, None, 100, DeltaEnd(second.last_lsn, 200), due_ms + 1)
+    assert [step.first_lsn for step in steps if isinstance(step, LoadRange)] == [1]

@@ -12,7 +12,7 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
-from tests.replication.sim_network import History, history_of
+from tests.replication.frame_history import History, whole
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
@@ -32,9 +32,7 @@ pb: Any = walkit_pb2
 @pytest.fixture
 def history() -> History:
     """A log of three epochs, all of it durable."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
-    return history
+    return whole()
 
 
 def first_run(history: History) -> FrameRun:

@@ -204,16 +204,29 @@ def test_a_forked_child_frees_nothing_of_the_parents(tmp_path: Path) -> None:
 
 
 def test_at_the_end_of_the_process_nothing_is_said(tmp_path: Path) -> None:
-    """End a process with two replicas, one started, and a replica's log that are open: no noise, they open again."""
+    """End a process with a primary, replicas at work, alone and new, and a replica's log: no noise, they open again."""
     script = """
         import sys
-        from walkit.replication import Replica
+        import walkit
+        from walkit.replication import Primary, Replica
         from walkit.replication.logs.imported_log import ImportedLog
         from walkit.storage import FileStorage
-        replica = Replica(sys.argv[1], "127.0.0.1:1")
-        started = Replica(sys.argv[1] + "-started", "127.0.0.1:1").start()
-        log = ImportedLog(FileStorage(sys.argv[1] + "-other"))
+        log = walkit.open(sys.argv[1] + "-primary")
+        log.append(b"x")
+        primary = Primary(log).start()
+        replica = Replica(sys.argv[1], primary.address).start()
+        replica.wait_for(1, 30)
+        new = Replica(sys.argv[1] + "-new", "127.0.0.1:1")
+        alone = Replica(sys.argv[1] + "-alone", "127.0.0.1:1").start()
+        imported = ImportedLog(FileStorage(sys.argv[1] + "-imported"))
     """
     assert run_python(script, tmp_path / "r").stdout == ""
-    for name in ("r", "r-started"):
+    for name in ("r-new", "r-alone"):
         Replica(tmp_path / name, "127.0.0.1:1").stop()
+    with (
+        walkit.open(tmp_path / "r-primary") as log,
+        Primary(log) as primary,
+        Replica(tmp_path / "r", primary.address) as replica,
+    ):
+        replica.wait_for(log.append(b"y"), GUARD_S)
+        assert [r.value for r in replica.log.read()] == [b"x", b"y"]

@@ -19,8 +19,15 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
-from tests.replication.forged_messages import Mutator, crafted_primary, first_batch, pb, welcome
-from tests.replication.sim_network import History, history_of
+from tests.replication.forged_messages import (
+    Mutator,
+    crafted_primary,
+    first_batch,
+    pb,
+    welcome,
+    welcomed,
+)
+from tests.replication.frame_history import History, whole
 from tests.replication.test_cores import hello_at
 from tests.support.crashes import SMALL
 from tests.support.examples import examples
@@ -54,13 +61,6 @@ from walkit.replication.transport.connection import Destination, call_error
 from walkit.replication.transport.grpc_common import grpc
 
 HUGE = (1 << 64) - 1
-
-
-def whole() -> History:
-    """A history of three epochs, all of it durable."""
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
-    return history
 
 
 def twice(lineage: tuple[EpochRecord, ...]) -> tuple[EpochRecord, ...]:
@@ -307,11 +307,9 @@ def test_how_grpc_ends_a_call_is_one_plain_line(code: Any) -> None:
 def test_what_is_noted_of_long_messages_stays_small() -> None:
     """Send batches with the longest lineages, all of them known already: what is noted of each is a few lines."""
     history = whole()
-    subscriber = Subscriber("r")
-    subscriber.start(0)
-    subscriber.connected(0)
-    subscriber.receive(welcome(history), 0)
+    subscriber = welcomed(history)
     subscriber.receive(first_batch(history), 0)
+    assert "connected" in subscriber.history[1] and "FrameRun(" in subscriber.history[-1]
     first = history.manifest.lineage[0]
     lineage = tuple(replace(first, number=number) for number in range(1, 5_001))
     for _ in range(3):
@@ -320,27 +318,32 @@ def test_what_is_noted_of_long_messages_stays_small() -> None:
     assert max(map(len, subscriber.history)) <= HISTORY_CHARS
 
 
+def refuse_threads(patch: pytest.MonkeyPatch, name: str, *, once: bool = False) -> threading.Event:
+    """Refuse the threads of this name, or the first of them; the event is set when one is refused."""
+    start, refused = LogThread.start, threading.Event()
+
+    def none_left(thread: LogThread) -> None:
+        if thread.name == name and not (once and refused.is_set()):
+            refused.set()
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    patch.setattr(LogThread, "start", none_left)
+    return refused
+
+
 def test_a_reader_whose_load_gets_no_thread_fails_and_wakes_who_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Refuse the threads that read the log: the delta reader ends in its error, and a wait for a record with it."""
     with walkit.open(tmp_path) as log:
         log.append(b"v", key=b"k")
-    start = LogThread.start
-
-    def none_left(thread: LogThread) -> None:
-        if thread.name == "walkit-delta-load":
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(LogThread, "start", none_left)
-    reader = DeltaReader(tmp_path, "127.0.0.1:1")
-    reader.start()
-    try:
-        with pytest.raises(ReplicaFailedError, match="can't start new thread"):
-            reader.wait_for(1, WAIT_S)
-    finally:
-        reader.stop()
+    refuse_threads(monkeypatch, "walkit-delta-load")
+    with (
+        DeltaReader(tmp_path, "127.0.0.1:1") as reader,
+        pytest.raises(ReplicaFailedError, match="can't start new thread"),
+    ):
+        reader.wait_for(1, WAIT_S)
 
 
 def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -366,82 +369,52 @@ def test_a_wait_ends_though_its_ring_was_lost(monkeypatch: pytest.MonkeyPatch) -
     assert waiter.result() is False
 
 
+@pytest.fixture
+def log() -> Iterator[walkit.WriteAheadLog]:
+    """A log with one record."""
+    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
+        log.append(b"v", key=b"k")
+        yield log
+
+
 @pytest.mark.parametrize("name", ["walkit-publisher-claims", "walkit-publisher-watch"])
 def test_a_primary_that_gets_no_thread_serves_nothing_and_starts_later(
-    monkeypatch: pytest.MonkeyPatch, name: str
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """Refuse one of a primary's threads: its address is free, no thread of it is left, and the next start serves."""
-    start = LogThread.start
-
-    def none_left(thread: LogThread) -> None:
-        if thread.name == name:
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
-        log.append(b"v", key=b"k")
-        primary = Primary(log)
-        with monkeypatch.context() as patch:
-            patch.setattr(LogThread, "start", none_left)
-            with pytest.raises(RuntimeError, match="can't start"):
-                primary.start()
-        assert primary.status().state == "stopped"
-        assert not [t for t in threading.enumerate() if t.name.startswith("walkit-publisher-claims")]
-        with primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
-            replica.wait_for(1, WAIT_S)
+    primary = Primary(log)
+    with monkeypatch.context() as patch:
+        refuse_threads(patch, name)
+        with pytest.raises(RuntimeError, match="can't start"):
+            primary.start()
+    assert primary.status().state == "stopped"
+    assert not [t for t in threading.enumerate() if t.name.startswith("walkit-publisher-claims")]
+    with primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+        replica.wait_for(1, WAIT_S)
 
 
-def test_a_call_that_gets_no_thread_is_served_when_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse the threads of a primary's calls for a while: a replica's call waits, and then it has all records."""
-    start, refused, any_left = LogThread.start, threading.Event(), threading.Event()
-
-    def none_left(thread: LogThread) -> None:
-        if thread.name == "walkit-publisher" and not any_left.is_set():
-            refused.set()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(LogThread, "start", none_left)
-    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
-        log.append(b"v", key=b"k")
-        with Primary(log) as primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+@pytest.mark.parametrize("later", [True, False])
+def test_a_call_that_gets_no_thread_is_served_when_there_is_one_or_ends_with_the_primary(
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch, later: bool
+) -> None:
+    """Refuse the threads of a primary's calls: a call waits, and then has all records; stopping the primary ends it."""
+    primary = Primary(log).start()
+    with monkeypatch.context() as patch:
+        refused = refuse_threads(patch, "walkit-publisher")
+        with Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
             assert refused.wait(WAIT_S)
-            any_left.set()
-            replica.wait_for(1, WAIT_S)
-
-
-def test_a_primary_whose_calls_get_no_thread_stops(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Refuse the threads of all calls: stopping the primary ends what waits for one, and returns."""
-    start, refused = LogThread.start, threading.Event()
-
-    def none_left(thread: LogThread) -> None:
-        if thread.name == "walkit-publisher":
-            refused.set()
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(LogThread, "start", none_left)
-    with walkit.open(storage=CrashingStorage(), options=SMALL) as log:
-        primary = Primary(log).start()
-        with Replica(CrashingStorage(), primary.address, backoff=quick()):
-            assert refused.wait(WAIT_S)
+            if later:
+                patch.undo()
+                replica.wait_for(1, WAIT_S)
             Task(primary.stop).join()
 
 
-def test_a_replica_that_gets_no_thread_to_receive_tries_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replica_that_gets_no_thread_to_receive_tries_again(
+    log: walkit.WriteAheadLog, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Refuse the thread that receives, once: the connection is lost with these words, and the next one has it all."""
-    start, refused = LogThread.start, list[str]()
-
-    def none_left(thread: LogThread) -> None:
-        if thread.name == "walkit-replica-receiver" and not refused:
-            refused.append(thread.name)
-            raise RuntimeError("can't start new thread")
-        start(thread)
-
-    monkeypatch.setattr(LogThread, "start", none_left)
-    with walkit.open(storage=CrashingStorage(), options=SMALL) as log, Primary(log) as primary:
-        log.append(b"v", key=b"k")
-        with Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
-            replica.wait_for(1, WAIT_S)
-            assert any("can't start new thread" in span.why for span in replica.status().history)
-    assert refused
+    refused = refuse_threads(monkeypatch, "walkit-replica-receiver", once=True)
+    with Primary(log) as primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
+        replica.wait_for(1, WAIT_S)
+        assert any("can't start new thread" in span.why for span in replica.status().history)
+    assert refused.is_set()

@@ -32,20 +32,6 @@ def equal_frames(a: Path, b: Path) -> bool:
     return bytes_of(FileStorage(str(a))) == bytes_of(FileStorage(str(b)))
 
 
-def test_an_interrupt_of_stopping_a_replica_leaves_no_lock() -> None:
-    """Strike a stop at each point where a signal may come: it is done, or is when it is called again."""
-    for number in count(1):
-        storage, strike = CrashingStorage(), Strike(number)
-        replica = Replica(storage, "127.0.0.1:1", backoff=quick()).start()
-        with suppress(KeyboardInterrupt):
-            strike.run(replica.stop)
-        Task(replica.stop).result()
-        assert not storage.is_locked(LOCK_NAME) and replica.log.closed, strike.where
-        if not strike.where:
-            break
-    assert number > 20
-
-
 def test_an_interrupt_of_who_waits_for_a_replica_stops_no_other() -> None:
     """Strike a wait for a record of the replica's store at each point: others are told, and it stops."""
     for number in count(1):

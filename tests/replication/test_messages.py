@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import zstandard
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, Relay, flipped, sealed, until
-from tests.replication.forged_messages import saying
-from tests.replication.sim_network import History, history_of
+from tests.replication.forged_messages import saying, welcomed
+from tests.replication.frame_history import messages_of, whole
 from tests.support.crashes import SMALL
 from walkit.errors import DivergenceError, OptionsError
 from walkit.format.checksum import crc32c
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
-from walkit.replication.core.actions import Disconnect, Fail, Import, Send
+from walkit.replication.core.actions import Disconnect, Fail, Import
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.subscriber import Subscriber
@@ -149,7 +152,7 @@ def test_a_lasting_refusal_is_tried_once_more(log: walkit.WriteAheadLog, tmp_pat
 
 def test_progress_between_two_refusals_makes_them_two_first_ones() -> None:
     """Refuse a subscriber, let it import, refuse it for the same reason: only a third refusal in a row ends it."""
-    history = history_of(9, 7, 8)
+    history = whole()
     subscriber = Subscriber("r")
     subscriber.start(0)
     refusal = Refusal(reason="divergence", message="m", lsn=5)
@@ -182,21 +185,12 @@ def peak_below(limit: int) -> Iterator[None]:
     assert peak < limit, f"{peak:,} bytes"
 
 
+@cache
 def bomb(size: int, *, says_size: bool = True) -> bytes:
     """So many zeros, compressed in pieces."""
     packer = zstandard.ZstdCompressor().compressobj(size if says_size else -1)
     piece = bytes(1 << 20)
     return b"".join([*(packer.compress(piece) for _ in range(size >> 20)), packer.flush()])
-
-
-def greeted(history: History, **facts: Any) -> Subscriber:
-    """A subscriber without a log that was welcomed."""
-    subscriber = Subscriber("r", **facts)
-    subscriber.start(0)
-    subscriber.connected(0)
-    welcome = replace(WELCOME, log_id=history.manifest.log_id)
-    subscriber.receive(welcome, 0)
-    return subscriber
 
 
 def test_the_first_codec_that_both_know_is_taken() -> None:
@@ -206,34 +200,22 @@ def test_the_first_codec_that_both_know_is_taken() -> None:
     assert chosen(("lzma",)) == chosen(()) == ""
 
 
-def test_a_snappy_content_that_says_a_gigabyte_is_not_unpacked() -> None:
-    """Send a few bytes that say they become 1 GiB, claimed as that and as less: refused in little memory."""
-    history = history_of(9, 7, 8)
-    for claimed in (1 << 20, 8 << 20):
-        subscriber = greeted(history, frame_bytes_max=64 << 20)
-        batch = replace(
-            BATCH, after_position=0, start_position=0, end_position=claimed, frame_bytes_max=1 << 30,
-            codec="snappy", data=b"\x80\x80\x80\x80\x04" + bytes(5000),
-        )  # fmt: skip
-        with peak_below(1 << 20):
-            steps = subscriber.receive(batch, 0)
-        assert not any(isinstance(s, Import) for s in steps)
-        assert subscriber.damaged == 1
+SAYS_A_GIGABYTE = b"\x80\x80\x80\x80\x04" + bytes(5000)
+"""The beginning of a content of snappy."""
 
 
-@pytest.mark.parametrize("says_size", [True, False])
+@pytest.mark.parametrize("codec", ["zstd", "zstd without its size", "snappy"])
 @pytest.mark.parametrize("claimed", [1 << 30, 1 << 20])
-def test_a_compressed_gigabyte_is_not_unpacked(claimed: int, says_size: bool) -> None:
+def test_a_compressed_gigabyte_is_not_unpacked(claimed: int, codec: str) -> None:
     """Send a few kilobytes that become 1 GiB, as what they are and as less: refused in a few MiB of memory."""
-    history = history_of(9, 7, 8)
-    data = bomb(1 << 30, says_size=says_size)
+    data = SAYS_A_GIGABYTE if codec == "snappy" else bomb(1 << 30, says_size=codec == "zstd")
     assert len(data) < 200_000
-    subscriber = greeted(history, frame_bytes_max=64 << 20)
+    subscriber = welcomed(whole(), frame_bytes_max=64 << 20)
     batch = replace(
-        BATCH, after_position=0, start_position=0, end_position=claimed, frame_bytes_max=1 << 30, codec="zstd",
-        data=data,
+        BATCH, after_position=0, start_position=0, end_position=claimed, frame_bytes_max=1 << 30,
+        codec=codec.split(maxsplit=1)[0], data=data,
     )  # fmt: skip
-    with peak_below(8 << 20):
+    with peak_below(1 << 20 if codec == "snappy" else 8 << 20):
         steps = subscriber.receive(batch, 0)
     assert not any(isinstance(s, Import) for s in steps)
     assert subscriber.damaged == 1
@@ -241,9 +223,9 @@ def test_a_compressed_gigabyte_is_not_unpacked(claimed: int, says_size: bool) ->
 
 def test_a_frame_that_the_replica_takes_is_unpacked_up_to_its_limit() -> None:
     """Send a batch of a frame as large as the batch's own limit, and one above: the first alone is unpacked."""
-    history = history_of(9, 7, 8)
+    history = whole()
     for size, unpacked in ((8 << 20, True), (9 << 20, False)):
-        subscriber = greeted(history, frame_bytes_max=64 << 20)
+        subscriber = welcomed(history, frame_bytes_max=64 << 20)
         batch = replace(
             BATCH, after_position=0, start_position=0, end_position=size, frame_bytes_max=8 << 20,
             codec="zstd", data=bomb(size),
@@ -355,21 +337,14 @@ def test_no_more_batches_are_in_flight_than_can_be_compared() -> None:
     """Send a frame at a time and acknowledge nothing: after so many batches nothing is read until one is answered."""
     from walkit.replication.core import publisher as module
 
-    history = history_of(9, 7, 8)
-    history.durable = len(history.frames)
+    history = whole()
     publisher = Publisher(window_bytes=1 << 40, batch_bytes=1)
     hello = Hello(name="r")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "BATCHES_MAX", 5)
-        steps = publisher.admitted(hello, history.primary_state(hello), 0)
-        ends = []
-        while reads := [s for s in steps if not isinstance(s, Send)]:
-            run = history.read(reads[0].after, 1)  # type: ignore[union-attr]
-            assert run is not None
-            ends.append(run.end)
-            steps = publisher.frames(run, history.lineage(), 0)
-        assert len(ends) == 5
-        assert publisher.receive(Ack(end=ends[1]), 0)
+        sent = messages_of(publisher, history, publisher.admitted(hello, history.primary_state(hello), 0))
+        assert sum(isinstance(message, Batch) for message in sent) == 5
+        assert publisher.receive(Ack(end=history.end(2)), 0)
 
 
 def test_answers_that_a_publisher_does_not_take_are_bounded(
@@ -381,3 +356,31 @@ def test_answers_that_a_publisher_does_not_take_are_bounded(
     answers = encode_from_publisher(WELCOME), *[beat] * 20_000
     with saying(*answers) as address, Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica:
         until(lambda: "cancelled" in replica.status().trouble, "the connection to be given up")
+
+
+# -- the generated code
+
+
+if TYPE_CHECKING:
+    from tests.conftest import Checkout
+
+PROTO = "walkit/replication/protocol/walkit.proto"
+GENERATED = "walkit/replication/protocol/walkit_pb2.py"
+
+
+def meaning(code: str) -> list[str]:
+    """The generated code without the lines that only name the protobuf version."""
+    lines = code.splitlines()
+    begin = next(i for i, line in enumerate(lines) if line.startswith("_sym_db"))
+    return lines[begin:]
+
+
+def test_the_generated_code_is_current(checkout: Checkout, tmp_path: Path) -> None:
+    """Generate it again and compare; `python -m grpc_tools.protoc -I. --python_out=. FILE` rebuilds it."""
+    pytest.importorskip("grpc_tools", reason="grpcio-tools, of the dev extra, is not installed")
+    command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", f"--python_out={tmp_path}", PROTO]
+    subprocess.run(command, cwd=checkout.root, check=True, timeout=60)
+    made = (tmp_path / GENERATED).read_text()
+    kept = (checkout.root / GENERATED).read_text()
+    assert "AddSerializedFile" in made
+    assert meaning(made) == meaning(kept)

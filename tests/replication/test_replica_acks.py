@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import until
+from tests.replication.blocking_callers import WAIT_S, until
 from tests.replication.processes import free_address
 from tests.support.interrupts import interrupt_in
 from tests.support.logs import memory_log
@@ -20,7 +20,6 @@ from walkit.replication.primary.replica_acks import AckStatus, ReplicaAcks
 from walkit.segments.manifest_store import LOCK_NAME
 from walkit.store import Store
 
-WAIT_S = 30.0
 Session = tuple[str, str, int]
 """A session, the key of its replica, and the LSN that it acknowledges; -1 if the session ends."""
 

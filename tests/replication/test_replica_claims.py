@@ -27,7 +27,7 @@ from walkit.replication.primary import claims as replica_claims
 from walkit.replication.primary.claims import ReplicaClaims, replicas_with_claims
 from walkit.replication.primary.server import HOLDS
 from walkit.replication.protocol.identity import mint
-from walkit.replication.protocol.messages import Ack, Chunk, Fetch, Heartbeat, Plan, Refusal, Welcome
+from walkit.replication.protocol.messages import Ack, Chunk, Fetch, Heartbeat, Plan, Refusal
 from walkit.segments.consumer_files import claims_locked
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
@@ -74,22 +74,6 @@ def test_a_replica_below_the_low_watermark_streams_on_and_is_kept_from_there(tmp
 
     until(lambda: streams() == 1, "the event")
     assert "walkit.replica.unclaimed" not in [name for name, _ in told]
-
-
-def test_a_session_moves_and_renews_its_claim(tmp_path: Path) -> None:
-    """Stay connected with a lease of a second: the claim moves with the records, and counts after three leases."""
-    with (
-        walkit.open(tmp_path / "p", options=SMALL) as log,
-        Primary(log, lease_s=1.0) as primary,
-        Replica(tmp_path / "r", primary.address) as replica,
-    ):
-        last = log.append(b"first").last_lsn
-        replica.wait_for(last, WAIT_S)
-        until(lambda: [c.first_lsn for c in log.claims()] == [last + 1], "the claim")
-        written = {log.claims()[0].lease_until_us}
-        until(lambda: len(written | {c.lease_until_us for c in log.claims()}) > 1, "the renewal")
-        last = log.append(b"second").last_lsn
-        until(lambda: [(c.state, c.first_lsn) for c in log.claims()] == [("live", last + 1)], "the move")
 
 
 def test_a_clock_that_is_set_forward_ends_no_claim_of_a_replica(
@@ -151,29 +135,6 @@ def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:
             other.say(Ack(end=end))
             until(lambda: log.claims()[0].mark != before, "the claim of the second")
             assert one.next_of(Refusal).reason == "busy"
-
-
-def test_a_replica_below_its_claim_is_refused(tmp_path: Path) -> None:
-    """Acknowledge the end, then come with nothing: refused as put back, until the claim is gone."""
-    with walkit.open(tmp_path / "p", options=SMALL) as log:
-        log.append(b"v")
-        log.wait_idle()
-        end = frames_of_log(log)[-1]
-        with Primary(log) as primary:
-            with Caller(primary.address) as caller:
-                caller.welcomed("r")
-                caller.say(Ack(end=end))
-                until(lambda: len(log.claims()) == 1, "the claim")
-                identity = caller.identity
-            until(lambda: not primary.status().followers, "the session to end")
-            with Caller(primary.address) as caller:
-                refusal = caller.prove(identity).next()
-                assert isinstance(refusal, Refusal)
-                assert (refusal.reason, refusal.other_lsn) == ("rewound", end.last_lsn)
-            log.drop_claim(identity.key)
-            until(lambda: not primary.status().followers, "the session to end")
-            with Caller(primary.address) as caller:
-                assert isinstance(caller.prove(identity).next(), Welcome)
 
 
 @pytest.mark.parametrize("lease_s", [0, 0.5, float("nan"), 1e9])

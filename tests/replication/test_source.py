@@ -10,6 +10,7 @@ import pytest
 
 import walkit
 from tests.compaction.histories import full_of_changes
+from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.support.imports import frames_of
 from tests.support.logs import tiny
 from tests.support.stores import memory_store
@@ -17,11 +18,14 @@ from walkit.errors import CorruptionError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.models import CrashingStorage
+from walkit.models.passing import PassingStorage
 from walkit.read.view import LogView
+from walkit.replication import Primary, Replica
 from walkit.replication.logs.source import OpenSource, StoredSource, end_at, primary_state_of, source_of
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.protocol.lineage import why_refused
 from walkit.replication.protocol.messages import Hello, Refusal
+from walkit.replication.replica.rewind import rewind
 from walkit.segments.manifest_store import load_manifest
 
 
@@ -45,6 +49,15 @@ def hellos(primary: CrashingStorage) -> list[Hello]:
         )
         for _, header, _ in frames_of(primary)
     ]
+
+
+def near_the_ends(primary: CrashingStorage) -> list[Hello]:
+    """Those of the last frame of each segment, of the frames beside it, and of each seventh frame of all."""
+    said = hellos(primary)
+    ends = {s.end_position for s in load_manifest(primary).sealed}
+    last = [i for i, hello in enumerate(said) if hello.end.position in ends]
+    chosen = {max(i + by, 0) for i in last for by in (-1, 0, 1)} | {*range(0, len(said), 7)}
+    return [said[i] for i in sorted(chosen) if i < len(said)]
 
 
 def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
@@ -71,8 +84,8 @@ def trim(storage: CrashingStorage) -> None:
 
 
 def test_ends_within_a_compacted_segment_are_gaps(primary: CrashingStorage) -> None:
-    """Ask for every frame's end after a compaction, or a trim: what can be sent on from is welcome, the rest a gap."""
-    said = hellos(primary)
+    """Ask for frames' ends after a compaction, or a trim: what can be sent on from is welcome, the rest a gap."""
+    said = near_the_ends(primary)
     assert set(answers(StoredSource(primary.process_kill()), said)) == {None}
     for change in (compact, trim, checkpoint):
         image = primary.process_kill()
@@ -115,16 +128,14 @@ def test_frames_go_on_over_a_segment_that_a_trim_rewrites() -> None:
 class Disturbed(StoredSource):
     """A source whose log changes between the looks at it that one answer takes."""
 
-    def __init__(
-        self, storage: CrashingStorage, after_looks: int, disturb: Callable[[CrashingStorage], None]
-    ) -> None:
-        super().__init__(storage)
-        self.place, self.looks, self.disturb = storage, after_looks, disturb
+    def __init__(self, before: CrashingStorage, after: CrashingStorage, after_looks: int) -> None:
+        self.place, self.after, self.looks = PassingStorage(before), after, after_looks
+        super().__init__(self.place)
 
     def _looked(self) -> None:
         self.looks -= 1
         if not self.looks:
-            self.disturb(self.place)
+            self.place.inner = self.after
 
     def view(self) -> LogView:
         """See Source."""
@@ -150,14 +161,12 @@ class Disturbed(StoredSource):
 def test_a_change_between_two_looks_is_not_a_divergence(
     primary: CrashingStorage, looks: int, change: Callable[[CrashingStorage], None]
 ) -> None:
-    """Compact or trim between any two looks of an answer: welcome or a gap, for an end in every segment."""
-    said = hellos(primary)
-    ends = {s.end_position for s in load_manifest(primary).sealed}
-    beside = [i for i, hello in enumerate(said) if hello.end.position in ends]
-    chosen = sorted({max(i + by, 0) for i in beside for by in (-3, 0)})
+    """Compact or trim between any two looks of an answer: welcome or a gap, for ends in every segment."""
+    after = primary.process_kill()
+    change(after)
     reasons = set()
-    for hello in (said[i] for i in chosen):
-        answer = why_refused(hello, primary_state_of(Disturbed(primary.process_kill(), looks, change), hello))
+    for hello in near_the_ends(primary):
+        answer = why_refused(hello, primary_state_of(Disturbed(primary, after, looks), hello))
         reasons.add(answer and answer.reason)
     assert reasons <= {None, "gap"}
 
@@ -227,3 +236,29 @@ def test_another_log_in_the_place_is_served_as_far_as_it_is(
         other.append(b"y")
         assert source.durable() == source_of(tmp_path / "p").durable()
         assert source.durable()[0] == 1
+
+
+@pytest.mark.parametrize("how", ["rewind", "backup"])
+def test_a_replica_of_a_served_log_that_was_cut_diverges_by_name(tmp_path: Path, how: str) -> None:
+    """Cut a served log, or put it back from a copy, and append less than it had: the replica ends, a new one joins."""
+    place, backup = tmp_path / "log", tmp_path / "backup"
+    with walkit.open(place) as log:
+        log.append_many([b"common"] * 80)
+    shutil.copytree(place, backup)
+    with walkit.open(place) as log:
+        log.append_many([b"old"] * 20)
+    with Primary(place) as primary, Replica(tmp_path / "r", primary.address, backoff=quick()) as replica:
+        replica.wait_for(100, WAIT_S)
+        if how == "rewind":
+            rewind(place, 81, force=True)
+        else:
+            place.rename(tmp_path / "spoiled")  # its server still writes its claims there
+            shutil.copytree(backup, place)
+        with walkit.open(place) as log:
+            log.append_many([b"new"] * 10)
+            until(lambda: replica.error is not None, "the end of the replica")
+            assert isinstance(replica.error, walkit.DivergenceError) and replica.error.first_lsn == 81
+            assert primary.status().durable_lsn == log.durable_lsn == 90
+            with Replica(tmp_path / "new", primary.address, backoff=quick()) as joined:
+                joined.wait_for(90, WAIT_S)
+                assert [r.value for r in joined.log.read(81)] == [b"new"] * 10

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 
 from scripts import make_docs
-from tests.replication.sim_network import history_of
+from tests.replication.forged_messages import welcome
+from tests.replication.frame_history import messages_of, whole
 from tests.replication.test_cores import hello_at
 from walkit.errors import GapError
 from walkit.events import EVENTS, EventSink
 from walkit.format.manifest import LogEnd
-from walkit.replication.core.actions import PublisherStep, Read, Send
+from walkit.replication.core.actions import PublisherStep
 from walkit.replication.core.lag import CATCH_UP_MS
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.core.states import (
@@ -30,17 +31,15 @@ from walkit.replication.core.states import (
     report_moves,
 )
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.protocol.messages import Ack, Batch, Heartbeat, Plan, Welcome
+from walkit.replication.protocol.messages import Ack, Heartbeat, Plan, Welcome
 
 FAR = 7
 """An LSN that the replica of these tests does not have at first."""
 
 
-def welcome(lsn: int) -> Welcome:
+def source_at(lsn: int) -> Welcome:
     """A welcome of a source that ends at this LSN."""
-    return Welcome(
-        version=4, log_id=5, created_us=0, ack_order="append", source_lsn=lsn, source_position=lsn * 64
-    )
+    return welcome(whole(), log_id=5, source_lsn=lsn, source_position=lsn * 64)
 
 
 class ReplicaDriver:
@@ -82,13 +81,13 @@ class ReplicaDriver:
 
     def _stream(self) -> None:
         if self.states.state == "greeting":
-            self.core.receive(welcome(0), self.now)
+            self.core.receive(source_at(0), self.now)
         else:
             self.core.imported(LogEnd(last_lsn=FAR, position=FAR * 64, chain=1), self.now)
 
     def _lag(self) -> None:
         if self.states.state == "greeting":
-            self.core.receive(welcome(FAR), self.now)
+            self.core.receive(source_at(FAR), self.now)
             return
         for at in (self.now, self.now + CATCH_UP_MS):
             self.core.receive(Heartbeat(sent_position=0, source_lsn=FAR, source_position=FAR * 64), at)
@@ -100,8 +99,8 @@ class SessionDriver:
     def __init__(self) -> None:
         self.core, self.now = Publisher(), 0.0
         self.states = self.core.states
-        self.history = history_of(9, 7, 8)
-        self.history.durable = len(self.history.frames) - 1
+        self.history = whole()
+        self.history.durable -= 1
         self.steps: list[PublisherStep] = []
         self.core.began(0.0)
 
@@ -129,13 +128,8 @@ class SessionDriver:
             core.tick(now + CATCH_UP_MS)
 
     def _acknowledge_all(self) -> None:
-        while self.steps:
-            step = self.steps.pop(0)
-            if isinstance(step, Read):
-                run = self.history.read(step.after, step.limit_bytes)
-                self.steps += self.core.frames(run, self.history.lineage(), self.now)
-            elif isinstance(step, Send) and isinstance(step.message, Batch):
-                self.steps += self.core.receive(Ack(end=self.core.sent), self.now)
+        while messages_of(self.core, self.history, self.steps, self.now):
+            self.steps = self.core.receive(Ack(end=self.core.sent), self.now)
 
 
 PATHS = {

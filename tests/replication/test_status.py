@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import signal
 import subprocess
 import sys
@@ -352,14 +353,15 @@ def test_a_log_that_goes_away_is_absent_and_one_that_is_damaged_failed(
             Primary(tmp_path / "q")
 
 
-AWAY, DAMAGE = StorageError("", errno=5), SegmentMissingError("", segment="1")
+AWAY, DAMAGE = StorageError("", errno=errno.EIO), SegmentMissingError("", segment="1")
 ABSENT = (
     (AWAY, 0.0, True),
     (LogNotFoundError("p"), 0.0, True),
     (NotALogError("p", "a file"), 0.0, True),
     (DAMAGE, 0.0, False),
     (StorageError("read short"), 0.0, False),
-    (AWAY, 5.0, True),
+    (StorageError("", errno=errno.ENOENT), 5.0, True),
+    (StorageError("", errno=errno.ESTALE), 5.0, True),
     (DAMAGE, 6.0, True),
     (DAMAGE, 60_004.0, True),
     (DAMAGE, 60_005.0, False),

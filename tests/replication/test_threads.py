@@ -6,10 +6,9 @@ import threading
 
 import pytest
 
+from tests.replication.blocking_callers import WAIT_S
 from walkit._internal.threads import LogThread
 from walkit.replication.transport.threads import LoopThread
-
-WAIT_S = 30.0
 
 
 def test_of_calls_at_once_one_starts_the_thread() -> None:

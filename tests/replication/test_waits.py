@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
 
 import walkit
+from tests.replication.blocking_callers import WAIT_S
+from tests.replication.processes import free_address
 from tests.replication.test_replica_checkpoint import put
 from tests.replication.test_rewind import diverged
 from tests.support.stores import SMALL
@@ -18,15 +19,6 @@ from walkit.segments.history import identity_at
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.store import Store
-
-WAIT_S = 30.0
-
-
-def nobody() -> str:
-    """Return an address at which no primary answers."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{bound.getsockname()[1]}"
 
 
 def result_at(folder: Path, lsn: int) -> AppendResult:
@@ -48,7 +40,7 @@ def test_a_replica_without_contact_knows_only_results(tmp_path: Path) -> None:
     """Open a diverged replica whose primary is away: an LSN below its end does not count, its own result does."""
     with diverged(tmp_path, tmp_path / "old"):
         own = result_at(tmp_path / "old", 80)
-        with Replica(tmp_path / "old", nobody(), options=SMALL) as replica:
+        with Replica(tmp_path / "old", free_address(), options=SMALL) as replica:
             assert replica.store.applied_lsn == 100
             for wanted in (80, result_at(tmp_path / "new", 80)):
                 with pytest.raises(TimeoutError):
@@ -125,9 +117,9 @@ def test_a_delta_reader_compares_before_an_lsn_counts(tmp_path: Path) -> None:
     """Open a reader whose primary is away: an LSN counts once it has looked at the log itself, and not before."""
     ours, _ = parted(tmp_path)
     place = tmp_path / "checkpoint"
-    with DeltaReader(tmp_path / "log", nobody(), checkpoint=place) as earlier:
+    with DeltaReader(tmp_path / "log", free_address(), checkpoint=place) as earlier:
         earlier.wait_for(11, WAIT_S)
-    reader = DeltaReader(tmp_path / "log", nobody(), checkpoint=place)
+    reader = DeltaReader(tmp_path / "log", free_address(), checkpoint=place)
     try:
         assert reader.wait_for(ours, WAIT_S) == 11
         with pytest.raises(TimeoutError, match="start"):

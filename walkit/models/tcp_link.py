@@ -109,9 +109,12 @@ class TcpLink:
                     self._changed.wait(len(data) / self._slow)
                 sink.sendall(data)
                 self.passed_bytes += len(data)
+        self._end(source, sink)
+
+    def _end(self, *both: socket.socket) -> None:
         with self._lock:
-            self._open -= {source, sink}
-        for one in (source, sink):
+            self._open.difference_update(both)
+        for one in both:
             with suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
             one.close()

@@ -166,17 +166,6 @@ def test_there_is_an_observer_only_while_there_is_a_session(log: walkit.WriteAhe
     assert refused(feed.poll(PollRequest())) == "closed"
 
 
-def test_an_expired_session_takes_its_observer_along(log: walkit.WriteAheadLog) -> None:
-    """Move the clock past the expiry, then append: the first frame that comes ends the session; nothing is kept."""
-    clock = Clock()
-    feed = DeltaFeed(log, DeltaOptions(expiry_ms=1000), clock_ms=clock)
-    feed.poll(PollRequest())
-    clock.now_ms = 1000
-    log.append(b"x")
-    wait_until(lambda: not is_observed(log))
-    assert (feed.sessions, feed.held_bytes) == (0, 0)
-
-
 def test_an_error_in_the_callback_ends_sessions_and_observer(log: walkit.WriteAheadLog) -> None:
     """Have the clock raise under a frame: a waiting poll is refused, the observer is gone, an event names the error."""
     clock, broken = Clock(), False

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import walkit
+from tests.replication.blocking_callers import WAIT_S
 from tests.replication.delta.test_feed import after, answered, is_observed
 from tests.support.logs import memory_log, tiny
 from tests.support.threads import wait_until
@@ -36,7 +37,6 @@ from walkit.replication.delta.wire import (
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
 
-WAIT_S = 30.0
 Asks = Callable[[PollRequest], "PollAnswer | PollRefusal"]
 
 

@@ -4,38 +4,125 @@ from __future__ import annotations
 
 import os
 import shutil
+import threading
 import time
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import quick
-from tests.replication.delta.lying_primary import Lie, LyingPrimary, frame_of, sealed
+from tests.replication.blocking_callers import WAIT_S, quick
 from tests.replication.delta.test_reader import expected
+from tests.replication.forged_messages import serving
+from tests.replication.proxy import TcpProxy
 from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
 from walkit._internal.threads import LogThread
-from walkit.errors import DivergenceError, GapError, OptionsError, StorageError, WalkitError
+from walkit.errors import (
+    DivergenceError,
+    GapError,
+    LogClosedError,
+    LogLockedError,
+    OptionsError,
+    StorageError,
+    WalkitError,
+)
+from walkit.format.checksum import crc32c
+from walkit.format.frame import FrameHeader, FrameIdentity, PreparedBody, seal_frame
+from walkit.format.layout import ALIGNMENT_BUFFERED
+from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits, ReplicaFailedError
 from walkit.replication.delta import loop as delta_loop
 from walkit.replication.delta import opening as delta_opening
+from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.loader import RangeLoader, Reached, Workers
-from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest, delta_frames
+from walkit.replication.delta.messages import (
+    DeltaEnd,
+    PollAnswer,
+    PollRefusal,
+    PollRequest,
+    checksum_of,
+    delta_frames,
+)
 from walkit.replication.delta.state import ReaderState
+from walkit.replication.delta.wire import POLL_METHOD, decode_poll, encode_reply
 from walkit.replication.logs.source import StoredSource
+from walkit.replication.replica.rewind import rewind
+from walkit.replication.transport.grpc_common import grpc
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
 from walkit.storage.address import storage_at
 
-WAIT_S = 30.0
+Said = PollAnswer | PollRefusal | bytes | None
+Lie = Callable[[PollAnswer, PollRequest], Said]
+"""Makes of the right answer what is said: another one, a refusal, bytes, or None for nothing at all."""
+
+
+class LyingPrimary:
+    """Answers polls of an open log with what `lie` makes of the answers; `lie` may be replaced at any time."""
+
+    def __init__(self, log: walkit.WriteAheadLog, lie: Lie, options: DeltaOptions | None = None) -> None:
+        self.feed = DeltaFeed(log, options)
+        self.lie = lie
+        self.lies = 0
+        """Answers that were not the right one."""
+        self._served = serving(POLL_METHOD, grpc.unary_stream_rpc_method_handler(self._poll))
+        self.address = ""
+
+    def _poll(self, data: bytes, context: Any) -> Iterator[bytes]:
+        request = decode_poll(data)
+        call = self.feed.begin(request)
+        context.add_callback(lambda: self.feed.on_disconnect(call))
+        answer = self.feed.wait(call)
+        said = self.lie(answer, request) if isinstance(answer, PollAnswer) else answer
+        self.lies += said is not answer
+        if said is None:
+            context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
+            return
+        yield said if isinstance(said, bytes) else encode_reply(said)
+
+    def __enter__(self) -> Self:
+        self.address = self._served.__enter__()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.feed.stop()
+        self._served.__exit__(None, None, None)
+
+
+def frame_of(header: FrameHeader, body: bytes, count: int) -> bytes:
+    """Return an intact frame to replace another one: with this body, which may be invalid, of so many records."""
+    prepared = PreparedBody(count, header.flags, 0, [body], len(body), len(body), crc32c(body))
+    buffers, _, _ = seal_frame(
+        prepared,
+        FrameIdentity(header.log_id, header.epoch, header.epoch_id),
+        position=header.position,
+        first_lsn=header.first_lsn,
+        durable_position=header.durable_position,
+        chain=header.chain,
+        sealed_us=header.sealed_us,
+        alignment=ALIGNMENT_BUFFERED,
+    )
+    return b"".join(buffers)
+
+
+def sealed(answer: PollAnswer, **facts: Any) -> PollAnswer:
+    """Return the answer with other facts, under the checksum that is right for them."""
+    changed = replace(answer, **facts)
+    return (
+        changed
+        if changed.delta is None or changed.first is None
+        else replace(changed, crc=checksum_of(changed))
+    )
+
+
 LIMITS = ReplayLimits(loads_max=3, load_bytes=2048, bytes_max=8192, tries_max=3)
 
 
@@ -412,3 +499,165 @@ def test_loads_continue_without_a_new_thread(monkeypatch: pytest.MonkeyPatch) ->
     workers.do(lambda: done.append(2))
     workers.stop()
     assert done == [1, 2]
+
+
+# -- late answers, hung storage, forks, cut histories
+
+
+def test_a_late_answer_is_not_a_cut_history(stack: ExitStack, tmp_path: Path) -> None:
+    """Hold the first answer back while the reader reads the log past it: it continues, and is answered again."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    log.append(b"1", key=b"k")
+    primary = stack.enter_context(Primary(log))
+    proxy = stack.enter_context(TcpProxy(primary.address))
+    proxy.hold_after = b"walkit.replication"
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", proxy.address, backoff=quick()))
+    wait_until(lambda: primary.delta_statistics().sessions > 0)
+    for n in range(2, 6):
+        reader.wait_for(log.append(b"%d" % n, key=b"k").last_lsn, WAIT_S)
+    proxy.hold_after = b""
+    proxy.answers_flow.set()
+    polls = reader.statistics().polls
+    wait_until(lambda: reader.statistics().polls > polls or reader.error is not None)
+    assert reader.error is None
+    assert reader.wait_for(log.append(b"6", key=b"k").last_lsn, WAIT_S) == 6
+
+
+def test_no_frame_of_an_opening_is_applied_before_its_history_is_known(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Put an older log back while the manifest cannot be read: nothing of it is applied, then it is refused."""
+    place = tmp_path / "log"
+    with walkit.open(place) as log:
+        log.append(b"1", key=b"k")
+    shutil.copytree(place, tmp_path / "backup")
+    storage = FaultyStorage(FileStorage(str(place)))
+    with walkit.open(place) as log, Primary(log) as primary:
+        address = primary.address
+        log.append(b"2", key=b"k")
+        reader = stack.enter_context(DeltaReader(storage, address, backoff=quick()))
+        reader.wait_for(2, WAIT_S)
+        with DeltaReader(place, address, checkpoint=tmp_path / "own") as saved:
+            saved.wait_for(2, WAIT_S)
+    fault = storage.fail("open", MANIFEST_NAME, times=None)
+    shutil.rmtree(place)
+    shutil.copytree(tmp_path / "backup", place)
+    with walkit.open(place) as log:
+        log.append(b"other 2", key=b"k")
+        stack.enter_context(Primary(log, address))
+        polls = reader.statistics().polls
+        wait_until(lambda: reader.statistics().polls > polls + 1 or reader.error is not None)
+        log.append(b"other 3", key=b"k")
+        wait_until(lambda: reader.statistics().polls > polls + 4 or reader.error is not None)
+        assert reader.state == {b"k": b"2"}
+        fault.cancel()
+        with pytest.raises(DivergenceError):
+            reader.wait_for(3, WAIT_S)
+        assert reader.state == {b"k": b"2"}
+        with pytest.raises(DivergenceError):
+            DeltaReader(place, address, checkpoint=tmp_path / "own")
+
+
+def test_a_stop_does_not_wait_for_a_storage_that_hangs(
+    stack: ExitStack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Hang the storage of checkpoints, then that of the log's manifest: `stop` returns, and names the hung threads."""
+    monkeypatch.setattr(delta_loop, "STOP_S", 0.2)
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = FaultyStorage(FileStorage(str(tmp_path / "own")))
+    reader = DeltaReader(tmp_path / "log", primary.address, checkpoint=own, checkpoint_s=0)
+    hang = own.hang("sync", "*")
+    stack.callback(reader.stop)  # once nothing hangs, it gives the folder back
+    stack.callback(hang.release)
+    reader.start()
+    reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
+    assert hang.entered.wait(WAIT_S)
+    Task(reader.stop).result()
+    assert "hangs" in reader.status().trouble
+    with pytest.raises(LogLockedError):  # what hangs may still write there
+        DeltaReader(tmp_path / "log", primary.address, checkpoint=tmp_path / "own")
+
+
+def test_a_forked_child_changes_nothing_of_its_parents_reader(stack: ExitStack, tmp_path: Path) -> None:
+    """Stop, wait and take a checkpoint in a forked child: errors there; the parent keeps claim, folder and threads."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = tmp_path / "own"
+    reader = stack.enter_context(DeltaReader(tmp_path / "log", primary.address, checkpoint=own))
+    reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            for act in (lambda: reader.wait_for(2, WAIT_S), reader.checkpoint, reader.start):
+                with pytest.raises(LogClosedError):
+                    act()
+            reader.stop()
+            code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert log.claims()
+    with pytest.raises(LogLockedError):
+        DeltaReader(tmp_path / "log", primary.address, checkpoint=own)
+    assert reader.wait_for(log.append(b"2", key=b"k").last_lsn, WAIT_S) == 2
+    assert reader.checkpoint() == 2
+
+
+class Exhausted(FileStorage):
+    """A folder under a process that has no memory left, while `now` is set."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(place)
+        self.now = threading.Event()
+
+    def open(self, name: str, mode: Any) -> Any:
+        """Refuse."""
+        if self.now.is_set():
+            raise MemoryError("no memory for a checkpoint")
+        return super().open(name, mode)
+
+
+def test_an_error_on_the_thread_of_claim_and_checkpoints_is_not_silent(
+    stack: ExitStack, tmp_path: Path
+) -> None:
+    """Have checkpoints raise what no storage should: the reader ends with an error that names it."""
+    log = stack.enter_context(walkit.open(tmp_path / "log"))
+    primary = stack.enter_context(Primary(log))
+    own = Exhausted(str(tmp_path / "own"))
+    reader = DeltaReader(tmp_path / "log", primary.address, checkpoint=own, checkpoint_s=0)
+    own.now.set()
+    with reader:
+        log.append(b"1", key=b"k")
+        wait_until(lambda: reader.error is not None)
+        assert "no memory" in str(reader.error)
+        own.now.clear()
+
+
+@pytest.mark.parametrize("how", ["rewind", "backup"])
+def test_a_cut_history_is_noticed_without_a_primary(stack: ExitStack, tmp_path: Path, how: str) -> None:
+    """Cut the log under a reader that reads it alone, and write fewer other records: DivergenceError, with no wait."""
+    place, first_cut = tmp_path / "log", 6
+    with walkit.open(place) as log:
+        for n in range(1, first_cut):
+            log.append(b"%d" % n, key=b"%d" % n)
+    shutil.copytree(place, tmp_path / "backup")
+    with walkit.open(place) as log:
+        for n in range(first_cut, 20):
+            log.append(b"%d" % n, key=b"%d" % n)
+    source = StoredSource(FileStorage(str(place)))
+    reader = stack.enter_context(DeltaReader(place, "127.0.0.1:9", backoff=quick()))
+    assert reader.wait_for(19, WAIT_S) == source.durable()[0] == 19
+    if how == "rewind":
+        rewind(place, first_cut, force=True)
+    else:
+        place.rename(tmp_path / "gone")
+        shutil.copytree(tmp_path / "backup", place)
+    with walkit.open(place) as log:
+        lsn = log.append(b"other", key=b"k").last_lsn
+        assert lsn == first_cut
+        wait_until(lambda: source.durable()[0] == lsn)
+        wait_until(lambda: reader.error is not None)
+    assert isinstance(reader.error, DivergenceError) and reader.error.first_lsn <= first_cut
+    assert b"k" not in reader.state

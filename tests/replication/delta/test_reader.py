@@ -6,7 +6,6 @@ import errno
 import gc
 import os
 import random
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -15,12 +14,11 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import quick
+from tests.replication.blocking_callers import WAIT_S, quick
 from tests.replication.delta.test_feed import is_observed
 from tests.support.logs import tiny
 from tests.support.threads import Task, wait_until
 from walkit.errors import (
-    ClaimError,
     CorruptionError,
     DivergenceError,
     GapError,
@@ -38,8 +36,6 @@ from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage import FileStorage, MemoryStorage
 from walkit.storage.interface import LockHolder
 from walkit.store import Store
-
-WAIT_S = 30.0
 
 
 def expected(log: Any, lsn: int) -> dict[bytes, bytes | None]:
@@ -181,24 +177,6 @@ def test_status_of_a_reader_without_contact_knows_no_lag(stack: ExitStack, tmp_p
     wait_until(lambda: reader.error is not None)
     ended = reader.status()
     assert (ended.state, ended.applied_lsn, ended.known_lsn, ended.lag_records) == ("failed", 1, 2, None)
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOENT, errno.ESTALE])
-def test_reader_waits_for_a_storage_that_is_away(stack: ExitStack, tmp_path: Path, code: int) -> None:
-    """Take the storage of a log away from its reader, and give it back: the state is "absent", and then all comes."""
-    log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
-    primary = stack.enter_context(Primary(log, delta=DeltaOptions(buffer_bytes=0)))
-    storage = FaultyStorage(FileStorage(str(tmp_path / "log")))
-    reader = stack.enter_context(DeltaReader(storage, primary.address, backoff=quick()))
-    reader.wait_for(log.append(b"1", key=b"k").last_lsn, WAIT_S)
-    for operation in ("open", "read"):
-        storage.fail(operation, "*", times=None, errno=code)
-    last = [log.append(bytes(1000), key=b"k") for _ in range(100)][-1].last_lsn
-    wait_until(lambda: reader.status().state == "absent" and reader.statistics().retries > 1)
-    assert reader.error is None and reader.applied_lsn < last
-    storage.clear()
-    assert reader.wait_for(last, WAIT_S) == last
-    wait_until(lambda: reader.status().state == "following")
 
 
 def test_damage_after_an_absence_that_a_look_saw_is_tried_again(stack: ExitStack, tmp_path: Path) -> None:
@@ -566,20 +544,6 @@ def test_a_reader_starts_and_stops_once_and_shows_its_status(stack: ExitStack, t
         dropped.clear()
     gc.collect()
     wait_until(lambda: not log.claims())
-
-
-def test_a_claim_of_another_consumer_is_not_taken(stack: ExitStack, tmp_path: Path) -> None:
-    """Make a reader with the name of a claim that lives: a ClaimError, and that claim is as it was."""
-    log = stack.enter_context(walkit.open(tmp_path / "log"))
-    log.append(b"1")
-    kept = stack.enter_context(walkit.claim(tmp_path / "log", "mailer", 1))
-    with pytest.raises(ClaimError):
-        DeltaReader(tmp_path / "log", "127.0.0.1:1", claim="mailer")
-    kept.renew()
-    began = time.monotonic()
-    with DeltaReader(tmp_path / "log", "127.0.0.1:1"):
-        pass
-    assert time.monotonic() - began < WAIT_S
 
 
 def test_records_that_a_salvage_gave_up_are_never_passed_over(stack: ExitStack, tmp_path: Path) -> None:

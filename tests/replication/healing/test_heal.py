@@ -187,46 +187,37 @@ def test_a_peer_that_went_another_way_is_refused(tmp_path: Path) -> None:
     assert contents(tmp_path / "a") == before
 
 
-def test_ranges_that_a_peer_lacks_are_reported_and_left(log: Path, kept: Path, tmp_path: Path) -> None:
-    """Heal from a peer that was trimmed and one that ends early: the report has the reason, and the rest is healed."""
-    trimmed = Path(shutil.copytree(kept, tmp_path / "trimmed"))
-    with walkit.open(trimmed) as other:
-        other.trim(300)
-    first, *_, last = segments(log)
-    write(first, 9_000, FLIPPED)
-    write(last, 9_000, FLIPPED)
-    damaged = first.read_bytes()
-    with Primary(trimmed) as primary:
+@pytest.mark.parametrize("peer_is", ["trimmed", "early", "damaged"])
+def test_ranges_that_a_peer_lacks_are_reported_and_left(
+    log: Path, kept: Path, tmp_path: Path, peer_is: str
+) -> None:
+    """Heal from a peer that was trimmed, ends early or is damaged there: the reason is told, the rest is healed."""
+    other, why = Path(shutil.copytree(kept, tmp_path / "other")), "damage of its own"
+    if peer_is == "trimmed":
+        why = "oldest"
+        with walkit.open(other) as opened:
+            opened.trim(300)
+    elif peer_is == "early":
+        log, other, why = tmp_path / "grown", tmp_path / "early", "the peer's frames end"
+        with walkit.open(log, options=OPTIONS) as grown:
+            fill(grown, 400)
+            with Primary(grown) as primary, Replica(other, primary.address, options=OPTIONS) as replica:
+                replica.wait_for(400, WAIT_S)
+            fill(grown, 400)
+    else:
+        write(segments(other)[3], 9_000, FLIPPED)
+    has, lacks = {"trimmed": (-1, 0), "early": (1, -2), "damaged": (1, 3)}[peer_is]
+    healed, lacking = segments(log)[has], segments(log)[lacks]
+    for path in (healed, lacking):
+        write(path, 9_000, FLIPPED)
+    damaged = lacking.read_bytes()
+    with Primary(other) as primary:
         report = heal(log, primary.address)
     assert not report.ok and report.changed
-    assert [s.healed for s in report.segments] == [False, True]
-    assert "oldest" in report.segments[0].why_not and report.segments[0].why_not in report.text()
-    assert first.read_bytes() == damaged and not walkit.verify(log).ok
-
-
-def test_a_peer_that_ends_early_or_is_damaged_itself_gives_what_it_has(
-    log: Path, kept: Path, tmp_path: Path
-) -> None:
-    """Heal two segments from a peer that lacks one, and from one that is damaged there: why, and the rest is healed."""
-    ends_early = tmp_path / "early"
-    with walkit.open(ends_early.with_name("grown"), options=OPTIONS) as grown:
-        fill(grown, 400)
-        with Primary(grown) as primary, Replica(ends_early, primary.address, options=OPTIONS) as replica:
-            replica.wait_for(400, WAIT_S)
-        fill(grown, 400)
-    damaged = Path(shutil.copytree(kept, tmp_path / "damaged"))
-    write(segments(damaged)[3], 9_000, FLIPPED)
-    for mine, peer, why in (
-        (ends_early.with_name("grown"), ends_early, "the peer's frames end"),
-        (log, damaged, "damage of its own"),
-    ):
-        first, other = segments(mine)[1], segments(mine)[-2 if mine != log else 3]
-        for path in (first, other):
-            write(path, 9_000, FLIPPED)
-        with Primary(peer) as primary:
-            report = heal(mine, primary.address)
-        assert [s.segment for s in report.segments if s.healed] == [first.name]
-        assert why in report.segments[1].why_not and not report.ok
+    assert [s.segment for s in report.segments if s.healed] == [healed.name]
+    (left,) = [s for s in report.segments if not s.healed]
+    assert why in left.why_not and left.why_not in report.text()
+    assert lacking.read_bytes() == damaged and not walkit.verify(log).ok
 
 
 def test_a_frame_that_cannot_fit_is_not_taken_in(tmp_path: Path) -> None:
@@ -283,43 +274,43 @@ def test_a_peer_that_cannot_be_reached_is_a_typed_error(log: Path) -> None:
     assert contents(log) == before
 
 
+def assert_healed_by_the_next(image: CrashingStorage, peer: Primary, moment: str) -> None:
+    """What a heal has left is healed by the same call, and has all records."""
+    assert heal(image, peer.address).ok, moment
+    assert walkit.verify(image).ok, moment
+    with walkit.open(image, "r") as reader:
+        assert sum(1 for _ in reader.read()) == RECORDS, moment
+
+
 def test_a_failure_at_any_operation_leaves_what_was_or_what_is_healed(kept: Path, peer: Primary) -> None:
     """Fail each operation on the storage in turn, then cut the power: the same call heals what is left."""
+    damaged = damaged_copy(kept)
     for operation in ("create", "write", "sync", "drop_cached", "replace", "sync_directory"):
         for nth in range(1, 100):
-            crashing = CrashingStorage()
-            _copy_into(kept, crashing)
+            crashing = damaged.process_kill()
             storage = FaultyStorage(crashing)
             fault = storage.fail(operation, nth=nth)
             with suppress(walkit.StorageError):
                 heal(storage, peer.address)
-            after = crashing.crash(keep="none")
-            assert heal(after, peer.address).ok, f"{operation} {nth}"
-            assert walkit.verify(after).ok, f"{operation} {nth}"
-            with walkit.open(after, "r") as reader:
-                assert sum(1 for _ in reader.read()) == RECORDS
             if not fault.hits:
                 break
+            assert_healed_by_the_next(crashing.crash(keep="none"), peer, f"{operation} {nth}")
         assert nth > 1, f"{operation} was never met"
 
 
 def test_a_power_cut_or_a_kill_at_any_change_is_healed_by_the_next(kept: Path, peer: Primary) -> None:
     """Take what each change of a heal leaves, with none, some or all unsynced writes: each image heals to the whole."""
-    base = CrashingStorage()
-    _copy_into(kept, base)
-    film = Filmed(base)
+    film = Filmed(damaged_copy(kept))
     film.running = True
     assert heal(film, peer.address).ok
     assert len(film.images) > 12
     for moment, image in film.images:
-        assert heal(image, peer.address).ok, moment
-        assert walkit.verify(image).ok, moment
-        with walkit.open(image, "r") as reader:
-            assert sum(1 for _ in reader.read()) == RECORDS, moment
+        assert_healed_by_the_next(image, peer, moment)
 
 
-def _copy_into(kept: Path, storage: CrashingStorage) -> None:
+def damaged_copy(kept: Path) -> CrashingStorage:
     """A copy of a log in another storage, durable, with a damaged segment and one that is missing."""
+    storage = CrashingStorage()
     storage.create()
     third = segments(kept)[2].name
     for path in sorted(kept.iterdir()):
@@ -333,6 +324,7 @@ def _copy_into(kept: Path, storage: CrashingStorage) -> None:
         file.sync()
         file.close()
     storage.sync_directory()
+    return storage
 
 
 def test_tls_and_the_rights_of_tokens(log: Path, kept: Path, tmp_path: Path) -> None:
