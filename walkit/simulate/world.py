@@ -134,17 +134,17 @@ class World:
             last_ms = max(last_ms, fault.until_ms)
         if self._sample_ms is not None:
             self._sample()
-        self._go_on(self.schedule.chaos_ms)
+        self._run_until(self.schedule.chaos_ms)
         for node in self.logs:
             node.appends = False
-        self._go_on(last_ms)
+        self._run_until(last_ms)
         self._settle("converged", SETTLE_MS)
-        self._go_on(runner.now_ms + LATE_MS)
+        self._run_until(runner.now_ms + LATE_MS)
         self._append(0)  # a sync that has failed unseen fails the log now
         self._settle("converged", SETTLE_MS)
         self._stay_healthy()
         if self.rules.left_open():
-            self._go_on(runner.now_ms + LEASE_S * 1100)  # the plan of a bootstrap is kept for so long
+            self._run_until(runner.now_ms + LEASE_S * 1100)  # the plan of a bootstrap is kept for so long
         if left := self.rules.left_open():
             raise Violation("bounds", left)
 
@@ -154,9 +154,9 @@ class World:
         while missing := self.rules.missing(self.leader, self._old):
             if runner.now_ms >= until_ms:
                 raise Violation(rule, f"{missing}, {for_ms / 1000:g} s after the last fault or append")
-            self._go_on(runner.now_ms + LOOK_MS)
+            self._run_until(runner.now_ms + LOOK_MS)
 
-    def _go_on(self, until_ms: float) -> None:
+    def _run_until(self, until_ms: float) -> None:
         while self.runner.step(until_ms):
             self.rules.check()
             if self.runner.events > EVENTS_MAX:
@@ -177,7 +177,7 @@ class World:
     def _append(self, number: int) -> None:
         rows = [(b"key %d" % number, b"healthy %d" % number)]
         self.runner.spawn(self.leader.process.life, lambda: self.leader.append(rows), "client")
-        self._go_on(self.runner.now_ms + HEALTHY_PAUSE_MS)
+        self._run_until(self.runner.now_ms + HEALTHY_PAUSE_MS)
 
     # -- faults
 

@@ -56,7 +56,7 @@ class ObjectNode(LogNode):
 
     def _lead(self, life: Life, storage: DiskStorage | BucketView) -> None:
         super()._lead(life, storage)
-        self.runner.spawn(life, self._keep_up, "upkeep")
+        self.runner.spawn(life, self._keep_up, "maintenance")
 
     def _keep_up(self) -> None:
         """Trim, checkpoint, hold and compact, as a program does from time to time."""
@@ -71,7 +71,7 @@ class ObjectNode(LogNode):
                 self.runner.count("fenced", isinstance(error, LogFencedError))
                 works = store.log.parts.core.failure is None and self.is_newest(store)
                 if works and not isinstance(error, UPKEEP_ERRORS):
-                    raise Violation("refused", f"upkeep failed: {type(error).__name__}: {error}") from error
+                    raise Violation("refused", f"maintenance failed: {type(error).__name__}: {error}") from error
 
     def _trim(self, store: Store) -> None:
         store.log.trim(self.random.randint(1, max(store.log.acked_lsn, 1)))
