@@ -142,7 +142,7 @@ class World:
         self._run_until(runner.now_ms + LATE_MS)
         self._append(0)  # a sync that has failed unseen fails the log now
         self._settle("converged", SETTLE_MS)
-        self._stay_healthy()
+        self._check_healthy()
         if self.rules.left_open():
             self._run_until(runner.now_ms + LEASE_S * 1100)  # the plan of a bootstrap is kept for so long
         if left := self.rules.left_open():
@@ -162,7 +162,7 @@ class World:
             if self.runner.events > EVENTS_MAX:
                 raise Violation("bounds", f"{EVENTS_MAX:,} events: something goes round in a circle")
 
-    def _stay_healthy(self) -> None:
+    def _check_healthy(self) -> None:
         """Without any fault, append a little more: it reaches everyone soon, over the connections that there are."""
         before, deltas = self.rules.connections(), self.rules.deltas()
         for number in range(HEALTHY_APPENDS):
