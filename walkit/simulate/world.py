@@ -251,10 +251,10 @@ class World:
         if not still:
             old.kill()
             old.down_until_ms = math.inf
-        new.on_lead = lambda: self._led(old, new, fault)
+        new.on_lead = lambda: self._redirect_followers(old, new, fault)
         new.promote()
 
-    def _led(self, old: LogNode, new: LogNode, fault: Fault) -> None:
+    def _redirect_followers(self, old: LogNode, new: LogNode, fault: Fault) -> None:
         """Send those that follow to the new primary, when it serves: half of them only later where two are at work."""
         if self._old is not old or self.leader is new or new.store is None:
             return
