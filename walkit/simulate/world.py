@@ -195,7 +195,7 @@ class World:
                 act = partial(self._crash if fault.kind == "crash" else self._stall, fault, node)
                 if fault.amount and process.up:
                     disk.on_write = act
-                    self.runner.after(fault.amount, lambda: self._act_idle(node, act))
+                    self.runner.after(fault.amount, lambda: self._act_if_idle(node, act))
                 else:
                     act()
             elif fault.kind == "write":
@@ -287,7 +287,7 @@ class World:
         process, until_ms = node.process, self.runner.now_ms + fault.for_ms
         process.stalled_until_ms = max(process.stalled_until_ms, until_ms)
 
-    def _act_idle(self, node: Node, act: Callable[[], object]) -> None:
+    def _act_if_idle(self, node: Node, act: Callable[[], object]) -> None:
         """Let a fault come to a process that has written nothing for as long as it was waited for."""
         if node.disk.on_write is act:
             node.disk.on_write = None
