@@ -26,7 +26,7 @@ def is_asked_for_again(data: Any) -> bool:
     return False
 
 
-def spoiled(data: bytes, random: Random, *, answer: bool) -> bytes:
+def corrupted(data: bytes, random: Random, *, answer: bool) -> bytes:
     """Return a message with a flipped bit: anywhere, so that its checksum shows it, or in frames before that."""
     if not answer or random.random() < 0.5:
         return _flipped(data, random)

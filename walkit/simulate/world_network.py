@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 from walkit.replication.transport.grpc_common import grpc
 from walkit.simulate.runner import Life, Process, Runner
-from walkit.simulate.world_damage import is_asked_for_again, spoiled
+from walkit.simulate.world_damage import corrupted, is_asked_for_again
 from walkit.simulate.world_faults import Fault, random_of
 
 Message: TypeAlias = Any
@@ -126,7 +126,7 @@ class Network:
         for spread_ms in (link.amount("reorder"), again_ms)[: 1 + repeated]:
             carried = packet
             if isinstance(packet.data, bytes) and link.happens("damage"):
-                carried = replace(packet, data=spoiled(packet.data, link.random, answer=answer))
+                carried = replace(packet, data=corrupted(packet.data, link.random, answer=answer))
                 count("damage")
             self._carry(link, carried, take, spread_ms)
 
