@@ -83,7 +83,7 @@ class Network:
             elif carried.kind == "open" and self._link(f"{source}>{home.name}").random.random() < 0.5:
                 self.runner.count("nobody listens")
                 refused = replace(carried, kind="end", data=REFUSED)
-                self._send(home.name, source, refused, self._hand, answer=True)
+                self._send(home.name, source, refused, self._deliver, answer=True)
 
         if not life.is_over:
             self._send(source, home.name, packet, take, answer=False)
@@ -91,9 +91,9 @@ class Network:
     def to_client(self, life: Life, client: Life, packet: Message) -> None:
         """Have a client take a packet of its server."""
         if not life.is_over:
-            self._send(life.process.name, client.process.name, packet, self._hand, answer=True)
+            self._send(life.process.name, client.process.name, packet, self._deliver, answer=True)
 
-    def _hand(self, packet: Message) -> None:
+    def _deliver(self, packet: Message) -> None:
         """Have the client of a call take a packet, if it waits for one."""
         life, take = self._clients.get(packet.call, (None, None))
         if life is not None and take is not None and life is life.process.life:
@@ -101,7 +101,7 @@ class Network:
 
     def _reset(self, packet: Message) -> None:
         """Break a call on both sides, as TCP does with one of which something stays lost."""
-        self._hand(replace(packet, kind="end", data=RESET))
+        self._deliver(replace(packet, kind="end", data=RESET))
         for server in self.servers.values():
             call = server.calls.get(packet.call)
             if call is not None and server.life is server.life.process.life:
