@@ -92,7 +92,7 @@ class _World:
     def run(self) -> None:
         """Run until the time is over; what is under way then is left."""
         self._at(0, self._append)
-        self._at(0, self._ask)
+        self._at(0, self._poll)
         while self._events and self._events[0][0] <= self.until_ms:
             self.now_ms, _, act = heappop(self._events)
             act()
@@ -108,7 +108,7 @@ class _World:
         self._give(self.polls.appended(frames, self.now_ms))
         self._at(self.every_ms, self._append)
 
-    def _ask(self) -> None:
+    def _poll(self) -> None:
         request = self.poller.request(self.replayer.applied, self.now_ms)
         if request is not None:
             self._at(self.round_trip_ms / 2, lambda: self._take(request))
@@ -129,15 +129,17 @@ class _World:
     def _give(self, replies: list[Reply]) -> None:
         for token, answer in replies:
             assert isinstance(token, PollRequest)
-            self._at(self.round_trip_ms / 2, lambda token=token, answer=answer: self._hear(token, answer))  # type: ignore[misc]
+            self._at(
+                self.round_trip_ms / 2, lambda token=token, answer=answer: self._on_answer(token, answer)
+            )  # type: ignore[misc]
             self._wake()
 
-    def _hear(self, request: PollRequest, answer: PollAnswer | PollRefusal) -> None:
+    def _on_answer(self, request: PollRequest, answer: PollAnswer | PollRefusal) -> None:
         assert isinstance(answer, PollAnswer), answer
         taken = self.poller.answered(request, answer, self.now_ms)
         if taken is not None:
             self._do(self.replayer.answered(taken, self.now_ms))
-        self._ask()
+        self._poll()
 
     def _do(self, steps: list[ReplayStep]) -> None:
         for step in steps:
