@@ -51,7 +51,7 @@ class Objects:
         self.writer: Life | None = None
         """The life that has noted the newest epoch."""
 
-    def judge(self, life: Life) -> None:
+    def check_change(self, life: Life) -> None:
         """Judge what a request of this life has changed."""
         held, gone, seen = self.base.objects.held, self.base.objects.gone, self._changes
         self._changes = self.base.objects.changes
@@ -64,7 +64,7 @@ class Objects:
         elif after.epoch < before.epoch or (
             published(after) != published(before) and life is not self.writer
         ):
-            self._found(f"{life.process.name} publishes {published(after)} after epoch {before.epoch}")
+            self._report(f"{life.process.name} publishes {published(after)} after epoch {before.epoch}")
         named = {key for key, _ in after.files.values()}
         for key, was in gone.items():
             number = number_of_key(key)
@@ -75,9 +75,9 @@ class Objects:
                     and (number > after.floor.number or BulkHeader.decode(was.data).is_fence)
                 )
             ):
-                self._found(f"{life.process.name} deletes {key}, and the floor is {after.floor}")
+                self._report(f"{life.process.name} deletes {key}, and the floor is {after.floor}")
 
-    def _found(self, text: str) -> None:
+    def _report(self, text: str) -> None:
         self.ledger.found = self.ledger.found or Violation("fenced", text)
 
 
@@ -145,12 +145,12 @@ class BucketView:
         return replace(fate, answer_s=random.choice(REQUEST_MS) / 1000)
 
     def _answered(self, seconds: float) -> None:
-        self.disk.objects.judge(self._life)
+        self.disk.objects.check_change(self._life)
         self._wait(seconds * 1000)
 
     def _land(self) -> None:
         self.place.land()
-        self.disk.objects.judge(self._life)
+        self.disk.objects.check_change(self._life)
 
     def _wait(self, ms: float) -> None:
         if self._life.is_over:
