@@ -25,7 +25,7 @@ from walkit.store import Store
 
 FURTHEST = 1 << 62
 HOLD_LEASE_S = 5.0
-UPKEEP_ERRORS = (LogFencedError, SnapshotError, StorageError)
+MAINTENANCE_ERRORS = (LogFencedError, SnapshotError, StorageError)
 """Each may come from the store, or from another writer; the log is as it was."""
 
 
@@ -56,9 +56,9 @@ class ObjectNode(LogNode):
 
     def _lead(self, life: Life, storage: DiskStorage | BucketView) -> None:
         super()._lead(life, storage)
-        self.runner.spawn(life, self._keep_up, "maintenance")
+        self.runner.spawn(life, self._maintain, "maintenance")
 
-    def _keep_up(self) -> None:
+    def _maintain(self) -> None:
         """Trim, checkpoint, hold and compact, as a program does from time to time."""
         acts = [self._trim, self._checkpoint, self._hold, *[self._compact] * (2 * self.compacts)]
         while (store := self.store) is not None:
@@ -70,8 +70,10 @@ class ObjectNode(LogNode):
             except WalkitError as error:
                 self.runner.count("fenced", isinstance(error, LogFencedError))
                 works = store.log.parts.core.failure is None and self.is_newest(store)
-                if works and not isinstance(error, UPKEEP_ERRORS):
-                    raise Violation("refused", f"maintenance failed: {type(error).__name__}: {error}") from error
+                if works and not isinstance(error, MAINTENANCE_ERRORS):
+                    raise Violation(
+                        "refused", f"maintenance failed: {type(error).__name__}: {error}"
+                    ) from error
 
     def _trim(self, store: Store) -> None:
         store.log.trim(self.random.randint(1, max(store.log.acked_lsn, 1)))
