@@ -108,7 +108,7 @@ class Bucket:
         """Be there again."""
         self.away -= 1
 
-    def seen_by(self, life: Life) -> BucketView:
+    def view_for(self, life: Life) -> BucketView:
         """Return it as one life of a process sees it."""
         return BucketView(self, life)
 

@@ -51,7 +51,7 @@ class Disk:
         self.away, self.returning = self.away - 1, self.returning + 1
         self.runner.after(MOUNT_MS, lambda: setattr(self, "returning", self.returning - 1))
 
-    def seen_by(self, life: Life) -> DiskStorage:
+    def view_for(self, life: Life) -> DiskStorage:
         """Return it as one life of a process sees it."""
         return DiskStorage(self, life)
 

@@ -179,7 +179,7 @@ class LogNode(Node):
         return "primary" if self.leads else "replica"
 
     def _main(self, life: Life) -> None:
-        self.storage = storage = self.disk.seen_by(life)
+        self.storage = storage = self.disk.view_for(life)
         try:
             if self.leads:
                 self._lead(life, storage)
@@ -359,7 +359,7 @@ class ReaderNode(Node):
         """The faults between it and the log, in each life: see DiskStorage."""
 
     def _main(self, life: Life) -> None:
-        self.storage = self.leader.disk.seen_by(life)
+        self.storage = self.leader.disk.view_for(life)
         self.storage.faults = self.faults
         try:
             reader = DeltaReader(

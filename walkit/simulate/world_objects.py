@@ -46,7 +46,7 @@ class ObjectNode(LogNode):
         return "primary"
 
     def _main(self, life: Life) -> None:
-        self.storage = self.disk.seen_by(life)
+        self.storage = self.disk.view_for(life)
         try:
             if self.leads:
                 super()._main(life)
@@ -146,7 +146,7 @@ class TailNode(ReaderNode):
         return f"has read LSN {self.next_lsn - 1} of {lsn}" if self.next_lsn <= lsn else ""
 
     def _main(self, life: Life) -> None:
-        self.storage = self.leader.disk.seen_by(life)
+        self.storage = self.leader.disk.view_for(life)
         self.storage.faults = self.faults
         try:
             if self.leader.branch is not None:  # else the log is being made
