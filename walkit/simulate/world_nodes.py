@@ -312,7 +312,7 @@ class LogNode(Node):
         while True:
             self.runner.sleep(self.random.choice((2.0, 40.0, 200.0, 600.0, 1500.0)))
             for _ in range(self.random.choice(BURSTS)):
-                if self.appends and not self.append(self.drawn_rows()):
+                if self.appends and not self.append(self.random_rows()):
                     return
 
     def append(self, rows: Rows) -> bool:
@@ -337,7 +337,7 @@ class LogNode(Node):
             self.branch.shown_lsn = max(self.branch.shown_lsn, result.last_lsn)
         return True
 
-    def drawn_rows(self) -> Rows:
+    def random_rows(self) -> Rows:
         """Return what a client appends."""
         size = self.random.choice((8, 40, 300, 2500))
         rows = []
