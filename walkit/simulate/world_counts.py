@@ -108,6 +108,6 @@ RARE = {
 SCHEDULES_DEFAULT = 100
 
 
-def wanted_of(schedules: int) -> tuple[str, ...]:
+def required_in(schedules: int) -> tuple[str, ...]:
     """Return the names of all that has to happen in so many schedules."""
     return tuple(name for name in COVERAGE if schedules >= RARE.get(name, SCHEDULES_DEFAULT))

@@ -10,7 +10,7 @@ from typing import Any
 from walkit._internal.arguments import check_number, check_whole
 from walkit._internal.report import Cells, TableReport
 from walkit.simulate.world import Outcome, run_schedule
-from walkit.simulate.world_counts import COVERAGE, wanted_of
+from walkit.simulate.world_counts import COVERAGE, required_in
 from walkit.simulate.world_faults import CHAOS_MS, Schedule
 from walkit.simulate.world_rules import RULES
 
@@ -132,7 +132,7 @@ def explore(
     check_whole(seed, "seed", 0, SEED_MAX - 1)
     check_whole(schedules, "schedules")
     check_number(chaos_ms, "chaos_ms", 0, CHAOS_MS, above=True)
-    wanted = wanted_of(schedules) if keep is None and chaos_ms == CHAOS_MS else ()
+    wanted = required_in(schedules) if keep is None and chaos_ms == CHAOS_MS else ()
     began_s = time.perf_counter()
     counts = dict.fromkeys(COVERAGE, 0)
     virtual_ms, digest, done, events, records = 0.0, 0, 0, 0, 0
