@@ -147,11 +147,11 @@ class ClientCall:
         self._answers.put(error)
         self.on_end()
 
-    def cancel(self, code: Any = real.StatusCode.CANCELLED, why: str = "cancelled") -> None:
+    def cancel(self, code: Any = real.StatusCode.CANCELLED, details: str = "cancelled") -> None:
         """See grpc.Call."""
         if not self.is_over:
             self.send("end")
-            self._end(LinkError(code, why))
+            self._end(LinkError(code, details))
 
     def __iter__(self) -> Iterator[bytes]:
         return _until_end(self._answers)
