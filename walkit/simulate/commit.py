@@ -228,7 +228,7 @@ class CommitSimulation:
             elif callable(what):
                 what()
             if core.pending and self._writing < in_flight_max:
-                self._seal_what_may()
+                self._seal_ready()
         if until_ns is not None:
             self.now_ns = max(self.now_ns, until_ns)
 
@@ -249,7 +249,7 @@ class CommitSimulation:
                 self._sequence += 1
                 heappush(self._events, (due_ns, self._sequence, request))
 
-    def _seal_what_may(self) -> None:
+    def _seal_ready(self) -> None:
         """Seal frames as long as the core lets them go, each when the processor is free for it."""
         core, now_ns, in_flight_max = self.core, self.now_ns, self.core.in_flight_max
         while core.pending and self._writing < in_flight_max:
