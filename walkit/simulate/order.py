@@ -23,7 +23,7 @@ DRAWS = 20_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class OrderSeen:
+class MeasuredOrder:
     """One load under one order of acknowledgement, after the run."""
 
     records_per_s: float
@@ -34,7 +34,7 @@ class OrderSeen:
     records_per_frame: float
 
 
-def seen(
+def measure_order(
     device: DeviceModel,
     *,
     completion: bool,
@@ -45,7 +45,7 @@ def seen(
     seconds: float,
     seed: int,
     host: Host | None,
-) -> OrderSeen:
+) -> MeasuredOrder:
     """Drive a closed loop of writers for `seconds` of virtual time, the first tenth of which does not count."""
     simulation = CommitSimulation(
         Device(device, seed), in_flight=in_flight, completion=completion, policy=policy, host=host
@@ -63,7 +63,7 @@ def seen(
     frames = {name: np.asarray(simulation.frames.column(name)) for name in simulation.frames.names}
     late = frames["acknowledged_ns"] > begin_ns
     writing_ns = (frames["landed_ns"] - np.maximum(frames["sealed_ns"], begin_ns))[late].clip(0).sum()
-    return OrderSeen(
+    return MeasuredOrder(
         records_per_s=len(latency) * NS_PER_S / (end_ns - begin_ns),
         p50_us=float(np.percentile(latency, 50)),
         p99_us=float(np.percentile(latency, 99)),
@@ -99,7 +99,7 @@ def order_cost(
         for policy_name, policy in policies.items():
             for count in writers:
                 look = partial(
-                    seen,
+                    measure_order,
                     device,
                     writers=count,
                     in_flight=in_flight,
