@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 
+import pytest
+
 import walkit
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.config import LogOptions
@@ -128,25 +130,33 @@ class Pause:
 
 Run = Callable[[MemoryObjectStore, bytes, ACKED], object]
 Check = Callable[..., object]
+# Slow: each request in both ways, a minute. By default each is paused in one of them.
+PAUSED = pytest.mark.parametrize(
+    "later_too",
+    [None, *(pytest.param(later_too, marks=pytest.mark.slow) for later_too in (False, True))],
+    ids=["in turns", "one request", "the whole process"],
+)
 
 
 def paused_at_each(
-    later_too: bool,
+    later_too: bool | None,
     act: Callable[[MemoryObjectStore, ACKED], object],
     *,
     run: Run = write,
     start: Callable[[MemoryObjectStore], ACKED] = started,
     check: Check = check_history,
+    step: int = 1,
 ) -> Iterator[ObjectRequest]:
     """Run a process for each request of it, paused before that one while `act` is done; yield the requests.
 
-    At the end of each run `check` gets the store and the acknowledged records of the start, the process and `act`.
+    With `later_too` None, the process sleeps at one request alone, and at that and all later ones, in turns. At the end
+    of each run `check` gets the store and the acknowledged records of the start, the process and `act`.
     """
     number = 0
     while True:
         base, first, second = MemoryObjectStore(), ACKED(), ACKED()
         before = start(base)
-        pause = Pause(number, later_too=later_too)
+        pause = Pause(number, later_too=number // step % 2 == 1 if later_too is None else later_too)
         client = base.client(pause)
         done, failed = threading.Event(), list[BaseException]()
 
@@ -179,4 +189,4 @@ def paused_at_each(
             assert len(first) == 4
             return
         yield client.requests[number]
-        number += 1
+        number += step

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.objects.races import ACKED, Pause, check_history, paused_at_each, started, write
+from tests.objects.races import ACKED, PAUSED, Pause, check_history, paused_at_each, started, write
 from walkit.errors import (
     ObjectConflictError,
     ObjectExistsError,
@@ -17,8 +17,10 @@ from walkit.errors import (
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
 
 
-@pytest.mark.parametrize("later_too", [False, True], ids=["one request", "the whole writer"])
-def test_a_writer_that_sleeps_before_any_request_acknowledges_nothing_that_is_lost(later_too: bool) -> None:
+@PAUSED
+def test_a_writer_that_sleeps_before_any_request_acknowledges_nothing_that_is_lost(
+    later_too: bool | None,
+) -> None:
     """Pause a writer before each request, open and write by another, resume: a third finds what both acknowledged."""
 
     def act(base: MemoryObjectStore, acked: ACKED) -> None:
