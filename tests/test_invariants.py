@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 import walkit
+from tests.support.examples import examples
 from tests.support.invariants import changed, check_log, check_store, inside
 from tests.support.machines import that_did
 from walkit.commit.background import DeviceWorker
@@ -229,7 +230,9 @@ class Stores(RuleBasedStateMachine):
 
 TestLogs = that_did(Logs, "limited", "dropped")
 TestStores = that_did(Stores, "trimmed", "compacted")
-TestLogs.settings = TestStores.settings = settings(max_examples=40, stateful_step_count=20, deadline=None)
+TestLogs.settings = TestStores.settings = settings(
+    max_examples=examples(80), stateful_step_count=20, deadline=None
+)
 
 
 def _core() -> OrderingCore[Any]:

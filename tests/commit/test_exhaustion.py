@@ -78,9 +78,16 @@ def with_room(call: Callable[[], object], frames: int) -> type[BaseException] | 
     return None
 
 
-@pytest.mark.parametrize("in_flight", [1, 4])
-@pytest.mark.parametrize("on_main", [True, False])
-@pytest.mark.parametrize("call", [*CALLS, *STORE_CALLS])
+@pytest.mark.parametrize(
+    ("call", "on_main", "in_flight"),
+    # Slow: half of all triples. The others have each pair.
+    [
+        pytest.param(call, on_main, in_flight, marks=[pytest.mark.slow] * ((at + on_main + in_flight) % 2))
+        for at, call in enumerate((*CALLS, *STORE_CALLS))
+        for on_main in (True, False)
+        for in_flight in (1, 4)
+    ],
+)
 def test_a_call_at_each_depth_of_the_stack_harms_no_other(
     call: str, on_main: bool, in_flight: int, tmp_path: Path
 ) -> None:

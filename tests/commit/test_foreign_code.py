@@ -136,7 +136,7 @@ STORE_FOREIGN: dict[str, Callable[[walkit.Store], object]] = {
     "sync": lambda store: store.log.sync(),
     "call back": lambda store: store.submit(b"foreign", b"foreign").add_done_callback(lambda _: None),
 }
-POINTS = 6
+POINTS = 4
 """At so many bytecodes of each call; the first of them is another with each foreign call."""
 SLOW_POINTS, SLOW_PARTS = 900, 6
 """Points of each call in the slow runs, and the tests that share them: a store that is opened 900 times grows slow."""

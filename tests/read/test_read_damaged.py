@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import walkit
 from tests.support.damaged import Copy, kill_log, value_of
+from tests.support.examples import examples
 from walkit.errors import CorruptionError, OptionsError
 from walkit.format.body import Columns
 from walkit.format.frame import FrameHeader, FrameIdentity, prepare_body, seal_frame
@@ -170,7 +171,7 @@ BODY = prepare_body(Columns(3, 0x31, [b"a", b"bb", b"c"], [b"x", b"yyy", b"z"], 
 
 
 @given(data=st.binary(min_size=BODY.stored_bytes, max_size=BODY.stored_bytes), at=st.integers(0, 60))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_hostile_bodies_give_rows_or_a_reason(data: bytes, at: int) -> None:
     """Put any bytes from any place on in the body of a frame: rows of it, or a reason, and no error."""
     buffers, _, _ = seal_frame(

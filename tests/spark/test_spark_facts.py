@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import walkit
 from tests.spark.loading import plan_scan
 from tests.spark.trimmed import OPTIONS, STEPS, Step, Told, make_store, told_in_process, values_of
+from tests.support.examples import examples
 from walkit.errors import (
     DivergenceError,
     GapError,
@@ -47,7 +48,7 @@ def told(path: Path, lsn: int, **options: object) -> Told:
     return {row["key"]: (row["value"], row["lsn"]) for row in state.live().to_pylist()}
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(steps=STEPS, shares=st.lists(st.floats(0, 1), min_size=1, max_size=4))
 def test_states_of_a_load_equal_those_in_process(steps: list[Step], shares: list[float]) -> None:
     """Any history: with and without the snapshot a state is right, or refused as in process; none is wrong."""

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 import walkit
+from tests.support.examples import examples
 from tests.support.machines import that_did
 from tests.support.stores import SMALL, copy, filled, memory_store
 from walkit.errors import (
@@ -330,4 +331,4 @@ class Saved(RuleBasedStateMachine):
 
 
 TestSaved = that_did(Saved, "trimmed", "from a snapshot")
-TestSaved.settings = settings(max_examples=30, stateful_step_count=15, deadline=None)
+TestSaved.settings = settings(max_examples=examples(60), stateful_step_count=15, deadline=None)
