@@ -20,6 +20,9 @@ pytest_plugins = ["tests.support.budgets", "tests.support.leftovers"]
 
 settle()
 
+# Until all tests are collected: a collection of garbage finds none among the objects that stay.
+gc.disable()
+
 # The suites that the package ships fail with their values shown, like tests here. Before anything imports them.
 pytest.register_assert_rewrite("walkit.testing")
 
@@ -80,6 +83,7 @@ def pytest_collection_finish() -> None:
     """Look through the 600,000 objects of the collected tests once, and not in each collection that a test asks for."""
     gc.collect()
     gc.freeze()
+    gc.enable()
 
 
 @dataclass(frozen=True, kw_only=True)
