@@ -25,15 +25,18 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import count
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
 import walkit
 from tests.support.object_servers import moto_bucket
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.replication import DeltaReader, Primary
 from walkit.storage import ObjectStore, open_store
 
+T = TypeVar("T")
 WORKERS = 16
 KILLED_WRITER = """
 import json, os, sys, walkit
@@ -177,6 +180,14 @@ def _set_environment(options: Mapping[str, Any]) -> None:
     )
 
 
+def beside(ours: Callable[[], T], other: Callable[[], T], rounds: int) -> tuple[list[T], list[T]]:
+    """The results of both, in turns."""
+    cases = [Case("walkit", lambda _: ours()), Case("other", lambda _: other())]
+    with work_folder(None) as folder:
+        first, second = in_turns(cases, rounds, folder)
+    return first, second
+
+
 def row(name: str, ours: list[float], other: list[float], unit: str, to_reach: str) -> None:
     """Print one figure: medians, the ratio of medians, the spread of the ratios by round."""
     ratios = sorted(a / b for a, b in zip(ours, other, strict=True))
@@ -198,9 +209,9 @@ def main() -> None:
     parser.add_argument("--records", type=int, default=100_000, help="small records of one round")
     given = parser.parse_args()
     for size in (4 << 10, 64 << 10, 1 << 20):
-        value, objects = os.urandom(size), min(given.objects, (256 << 20) // size)
-        turns = [(log_puts(value, objects), plain_puts(value, objects)) for _ in range(given.rounds)]
-        row(f"put, {size >> 10} KiB", [a for a, _ in turns], [b for _, b in turns], "objects/s", " (0.8)")
+        load = (os.urandom(size), min(given.objects, (256 << 20) // size))
+        ours, plain = beside(partial(log_puts, *load), partial(plain_puts, *load), given.rounds)
+        row(f"put, {size >> 10} KiB", ours, plain, "objects/s", " (0.8)")
     lags = sorted(delta_ms(200))
     print(
         f"delta: median {median(lags):.2f} ms, p99 {lags[int(0.99 * len(lags))]:.2f} ms of {len(lags)} (5 ms)",
@@ -215,9 +226,11 @@ def main() -> None:
             f"small: {median(r for r, _ in ours_only):,.0f} records/s, {median(c for _, c in ours_only):.1f} us each"
         )
         return
-    pairs = [(small_puts(given.records), slatedb_puts(given.records)) for _ in range(given.rounds)]
-    row("small", [a[0] for a, _ in pairs], [b[0] for _, b in pairs], "records/s of SlateDB", "")
-    row("small", [a[1] for a, _ in pairs], [b[1] for _, b in pairs], "us per record of SlateDB", "")
+    own, slatedb = beside(
+        lambda: small_puts(given.records), lambda: slatedb_puts(given.records), given.rounds
+    )
+    row("small", [a[0] for a in own], [b[0] for b in slatedb], "records/s of SlateDB", "")
+    row("small", [a[1] for a in own], [b[1] for b in slatedb], "us per record of SlateDB", "")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,6 @@ import random
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -34,6 +33,7 @@ from typing import TypeAlias
 import pyarrow as pa
 
 import walkit
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.format.layout import FRAME_HEADER_BYTES
 from walkit.read.reader import view_of
 from walkit.storage.address import storage_at
@@ -201,17 +201,16 @@ def store_opened(path: Path) -> float:
     return spent
 
 
-def measure(mixture: str, frames: int, codec: str | None, place: str | None) -> Times:
+def measure(mixture: str, frames: int, codec: str | None, folder: str) -> Times:
     """Make a log and open it in every way; return the seconds of each."""
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        path = Path(folder) / "log"
-        MIXTURES[mixture](path, frames, codec)
-        first = opened(path, "salvage" if mixture == "holes" else "prefix")
-        times = {"first open": first, "open": statistics.median(opened(path) for _ in range(ROUNDS))}
-        times["Store.open"] = statistics.median(store_opened(path) for _ in range(ROUNDS))
-        times["verify"] = statistics.median(timed(lambda: walkit.verify(path)) for _ in range(ROUNDS))
-        report = walkit.verify(path)
-        assert report.ok and report.last_lsn >= frames, report
+    path = Path(folder) / "log"
+    MIXTURES[mixture](path, frames, codec)
+    first = opened(path, "salvage" if mixture == "holes" else "prefix")
+    times = {"first open": first, "open": statistics.median(opened(path) for _ in range(ROUNDS))}
+    times["Store.open"] = statistics.median(store_opened(path) for _ in range(ROUNDS))
+    times["verify"] = statistics.median(timed(lambda: walkit.verify(path)) for _ in range(ROUNDS))
+    report = walkit.verify(path)
+    assert report.ok and report.last_lsn >= frames, report
     return times
 
 
@@ -234,9 +233,10 @@ def main() -> int:
     for mixture in given.mixtures:
         plain: list[Times] = []
         for codec in (None, "zstd"):
-            small, large = (
-                measure(mixture, n, codec, given.path) for n in (given.frames, GROWTH * given.frames)
-            )
+            counts = (given.frames, GROWTH * given.frames)
+            cases = [Case(f"{mixture}, {n:,} frames", partial(measure, mixture, n, codec)) for n in counts]
+            with work_folder(given.path) as folder:
+                (small,), (large,) = in_turns(cases, 1, folder)
             plain = plain or [small, large]
             for way, small_s in small.items():
                 growth = large[way] / small_s

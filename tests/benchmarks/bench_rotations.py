@@ -15,14 +15,14 @@ from __future__ import annotations
 
 import argparse
 import os
-import shutil
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
 
 import walkit
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import ManifestFile
 from walkit.segments.manifest_store import load_manifest_file
@@ -112,30 +112,27 @@ def main() -> int:
     )
     parser.add_argument("--path", help="where to measure; default: the system's place for temporary files")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="walkit-rotations-", dir=arguments.path))
-    try:
-        cycles = []
-        for count in (arguments.few, arguments.many):
-            path = folder / f"{count}"
-            cycle = one_cycle(path, count)
-            cycles.append(cycle)
-            print(
-                f"{count:,} segments and {cycle.rotations:,} rotations: {cycle.cpu_us:.0f} us of processor time and "
-                f"{cycle.manifest_bytes:,.0f} bytes each; the longest {cycle.longest_us / 1e3:.1f} ms of processor "
-                f"time, {cycle.longest_ms:.1f} ms by the clock",
-                flush=True,
-            )
-            taken, floor = opening(path, arguments.rounds)
-            print(
-                f"  opening {taken * 1e3:.1f} ms, floor {floor * 1e3:.1f} ms: {taken / floor:.2f}", flush=True
-            )
-        few, many = cycles
-        cpu, size = many.cpu_us / few.cpu_us, many.manifest_bytes / few.manifest_bytes
-        print(f"ratio: processor time {cpu:.2f}, bytes {size:.2f}")
-        too_much = arguments.growth is not None and max(cpu, size) > arguments.growth
-        return 1 if too_much or (arguments.opening is not None and taken / floor > arguments.opening) else 0
-    finally:
-        shutil.rmtree(folder)
+
+    def measure(segments: int, folder: str) -> tuple[Cycle, float, float]:
+        path = Path(folder) / "log"
+        return one_cycle(path, segments), *opening(path, arguments.rounds)
+
+    counts = (arguments.few, arguments.many)
+    cases = [Case(f"{count:,} segments", partial(measure, count)) for count in counts]
+    with work_folder(arguments.path) as folder:
+        found = [once for (once,) in in_turns(cases, 1, folder)]
+    for case, (cycle, taken, floor) in zip(cases, found, strict=True):
+        print(
+            f"{case.name} and {cycle.rotations:,} rotations: {cycle.cpu_us:.0f} us of processor time and "
+            f"{cycle.manifest_bytes:,.0f} bytes each; the longest {cycle.longest_us / 1e3:.1f} ms of processor "
+            f"time, {cycle.longest_ms:.1f} ms by the clock"
+        )
+        print(f"  opening {taken * 1e3:.1f} ms, floor {floor * 1e3:.1f} ms: {taken / floor:.2f}")
+    few, many = (cycle for cycle, _, _ in found)
+    cpu, size = many.cpu_us / few.cpu_us, many.manifest_bytes / few.manifest_bytes
+    print(f"ratio: processor time {cpu:.2f}, bytes {size:.2f}")
+    too_much = arguments.growth is not None and max(cpu, size) > arguments.growth
+    return 1 if too_much or (arguments.opening is not None and taken / floor > arguments.opening) else 0
 
 
 if __name__ == "__main__":

@@ -18,15 +18,15 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import shutil
-import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from statistics import median
 
 import walkit
 import walkit.spark
 from tests.spark.loading import plan_scan
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.source import WalkitReader
 
@@ -81,39 +81,38 @@ def main() -> int:
     parser.add_argument("--growth", type=float, help="fail above this ratio of Spark's medians")
     parser.add_argument("--path", help="where to measure; default: the system's place for temporary files")
     arguments = parser.parse_args()
-    folder = Path(tempfile.mkdtemp(prefix="walkit-segments-", dir=arguments.path))
-    try:
-        logs = {folder / name: count for name, count in (("few", arguments.few), ("many", arguments.many))}
+    right = True
+
+    def timed(path: Path, _: str) -> float:
+        nonlocal right
+        began = time.perf_counter()
+        right &= spark.read.format("walkit").load(str(path)).count() == arguments.records
+        return time.perf_counter() - began
+
+    with work_folder(arguments.path) as folder:
+        logs = {Path(folder) / name: getattr(arguments, name) for name in ("few", "many")}
         found = {path: make(path, arguments.records, count) for path, count in logs.items()}
         spark = walkit.spark.session(master="local[2]")
-        counted: dict[Path, list[float]] = {path: [] for path in logs}
-        right = True
-        for turn in range(arguments.rounds + 1):
-            for path in logs:
-                began = time.perf_counter()
-                right &= spark.read.format("walkit").load(str(path)).count() == arguments.records
-                if turn:
-                    counted[path].append(time.perf_counter() - began)
-        for path in logs:
+        cases = [Case(path.name, partial(timed, path)) for path in logs]
+        # The first run warms the JVM and the page cache.
+        counted = [times[1:] for times in in_turns(cases, arguments.rounds + 1, folder)]
+        for path, times in zip(logs, counted, strict=True):
             began = time.process_time()
             scan = plan_scan({"path": path})
             planned = time.process_time()
             reader = WalkitReader(scan, RECORD_STRUCT)
             right &= sum(len(b) for p in reader.partitions() for b in reader.read(p)) == arguments.records
             read = time.process_time() - planned
-            times = counted[path]
             print(
                 f"{found[path]:,} segments: Spark counts in {median(times):.2f} s (best {min(times):.2f}); "
                 f"processor time of planning {planned - began:.2f} s, of reading {read:.2f} s"
             )
-        few, many = (median(times) for times in counted.values())
+        few, many = map(median, counted)
         print(f"growth: {many / few:.2f}")
         least_few, least_many = (median(bare(path) for _ in range(arguments.rounds)) for path in logs)
-        floor = 1 + (least_many - least_few) / few
-        print(f"floor: {floor:.2f}; the bare calls take {least_few * 1e3:.1f} and {least_many * 1e3:.1f} ms")
-        return 0 if right and (arguments.growth is None or many / few <= arguments.growth) else 1
-    finally:
-        shutil.rmtree(folder)
+    floor = 1 + (least_many - least_few) / few
+    print(f"floor: {floor:.2f}; the bare calls take {least_few * 1e3:.1f} and {least_many * 1e3:.1f} ms")
+    return 0 if right and (arguments.growth is None or many / few <= arguments.growth) else 1
 
 
 if __name__ == "__main__":

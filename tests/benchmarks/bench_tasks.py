@@ -17,16 +17,17 @@ from __future__ import annotations
 import argparse
 import json
 import pickle
-import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from itertools import count
 from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
 import walkit
+from walkit.bench.runner import Case, in_turns, work_folder
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.format.segment import SegmentHeader
@@ -135,29 +136,31 @@ def main() -> int:
     parser.add_argument("--share", type=float, help="fail above this share of the reading")
     parser.add_argument("--out", type=Path, help="file for the seconds of each run, as JSON")
     arguments = parser.parse_args()
-    found: dict[str, dict[int, list[float]]] = {"planning": {}, "tasks": {}, "reading": {}}
-    with tempfile.TemporaryDirectory(prefix="walkit-tasks-") as folder:
+
+    def measure(path: Path, _: str) -> tuple[float, float, int]:
+        planning, (reader, partitions) = cpu(planned, path)
+        return planning, cpu(begin_tasks, path, reader, partitions)[0], len(partitions)
+
+    sizes = sorted(arguments.segments)
+    with work_folder(None) as folder:
         real = Path(folder) / "real"
         read_bytes = real_log(real)
-        reading = [cpu(read_rows, real)[0] for _ in range(arguments.runs)]
-        for segments in sorted(arguments.segments):
-            path = Path(folder) / str(segments)
-            made_up(path, real, segments, arguments.segment_mib * MIB)
-            planning, tasks = (
-                found["planning"].setdefault(segments, []),
-                found["tasks"].setdefault(segments, []),
-            )
-            for _ in range(arguments.runs):
-                seconds, (reader, partitions) = cpu(planned, path)
-                planning.append(seconds)
-                tasks.append(cpu(begin_tasks, path, reader, partitions)[0])
-            scale = segments * arguments.segment_mib * MIB / read_bytes
-            found["reading"][segments] = [seconds * scale for seconds in reading]
-            words = (
-                f"{name} {median(runs[segments]):,.3f} s ({min(runs[segments]):,.3f} to {max(runs[segments]):,.3f})"
-                for name, runs in found.items()
-            )
-            print(f"{segments:,} segments, {len(partitions):,} tasks: {', '.join(words)}", flush=True)
+        for segments in sizes:
+            made_up(Path(folder) / f"{segments}", real, segments, arguments.segment_mib * MIB)
+        cases = [Case(f"{segments:,}", partial(measure, Path(folder) / f"{segments}")) for segments in sizes]
+        (reading,) = in_turns([Case("reading", lambda _: cpu(read_rows, real)[0])], arguments.runs, folder)
+        measured = in_turns(cases, arguments.runs, folder)
+    found: dict[str, dict[int, list[float]]] = {"planning": {}, "tasks": {}, "reading": {}}
+    for segments, runs in zip(sizes, measured, strict=True):
+        scale = segments * arguments.segment_mib * MIB / read_bytes
+        found["planning"][segments] = [planning for planning, _, _ in runs]
+        found["tasks"][segments] = [tasks for _, tasks, _ in runs]
+        found["reading"][segments] = [seconds * scale for seconds in reading]
+        words = (
+            f"{name} {median(own[segments]):,.3f} s ({min(own[segments]):,.3f} to {max(own[segments]):,.3f})"
+            for name, own in found.items()
+        )
+        print(f"{segments:,} segments, {runs[0][2]:,} tasks: {', '.join(words)}", flush=True)
     if arguments.out is not None:
         arguments.out.write_text(json.dumps(found))
     longest = {name: median(runs[max(runs)]) for name, runs in found.items()}

@@ -1,7 +1,7 @@
 """Ways of writing, and checkouts of walkit, measured in turns: what the machine does meanwhile, it does to all of them.
 
 A shared machine changes its pace within minutes, by more than most changes to the commit path are worth. So each way
-runs in a process of its own that stays, and they take turns of a fraction of a second, in another order each time. Said
+runs in a process of its own that stays, and they take turns of a fraction of a second, there and back. Said
 of each are the median of its rates, and of its ratios to the first way of the same turn, with their quartiles::
 
     python tests/benchmarks/bench_turns.py leveldb threads tasks --turns 40 --seconds 0.3
@@ -20,11 +20,9 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import random
 import shutil
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -234,30 +232,31 @@ class Rival:
             text=True,
             env=environment,
         )
-        self.rates: list[float] = []
 
-    def measure(self, seconds: float) -> float:
-        """Measure once."""
+    def burst(self, seconds: float) -> Callable[[str], float]:
+        """Return what measures once."""
         asked, told = self._process.stdin, self._process.stdout
         assert asked is not None and told is not None
-        print(seconds, file=asked, flush=True)
-        return float(told.readline())
+
+        def measure(_: str) -> float:
+            print(seconds, file=asked, flush=True)
+            return float(told.readline())
+
+        return measure
 
     def close(self) -> None:
         """End the process."""
         self._process.communicate(timeout=60)
 
 
-def show(rivals: list[Rival]) -> None:
-    """Print a row for each."""
-    width = max(len(rival.name) for rival in rivals)
+def show(ways: list[str], rates: list[list[float]]) -> None:
+    """Print a row for each way."""
+    width = max(map(len, ways))
     print(f"{'way':{width}} {'k/s':>8} {'x first':>8}  quartiles")
-    for rival in rivals:
-        over = [mine / first for mine, first in zip(rival.rates, rivals[0].rates, strict=True)]
+    for way, own in zip(ways, rates, strict=True):
+        over = [mine / first for mine, first in zip(own, rates[0], strict=True)]
         low, _, high = quantiles(over, n=4)
-        print(
-            f"{rival.name:{width}} {median(rival.rates) / 1e3:8.1f} {median(over):8.2f}  {low:.2f}-{high:.2f}"
-        )
+        print(f"{way:{width}} {median(own) / 1e3:8.1f} {median(over):8.2f}  {low:.2f}-{high:.2f}")
 
 
 def main() -> None:
@@ -277,19 +276,15 @@ def main() -> None:
     if arguments.serve:
         serve(arguments.ways[0], arguments.serve)
         return
-    folder = Path(tempfile.mkdtemp(prefix="walkit-turns-", dir=arguments.path))
-    try:
-        rivals = [Rival(way, folder / str(number)) for number, way in enumerate(arguments.ways)]
-        for rival in rivals:
-            rival.measure(arguments.seconds)
-        for _ in range(arguments.turns):
-            for rival in random.sample(rivals, len(rivals)):
-                rival.rates.append(rival.measure(arguments.seconds))
+    from walkit.bench.runner import Case, in_turns, work_folder  # of this checkout; a served one may be older
+
+    with work_folder(arguments.path) as folder:
+        rivals = [Rival(way, Path(folder) / str(number)) for number, way in enumerate(arguments.ways)]
+        cases = [Case(rival.name, rival.burst(arguments.seconds)) for rival in rivals]
+        rates = [found[1:] for found in in_turns(cases, arguments.turns + 1, folder)]  # the first warms up
         for rival in rivals:
             rival.close()
-        show(rivals)
-    finally:
-        shutil.rmtree(folder)
+    show(arguments.ways, rates)
 
 
 if __name__ == "__main__":
