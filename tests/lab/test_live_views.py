@@ -16,8 +16,8 @@ from tests.lab.labs import GUARD_S, RUN_ALL, Served, notebook_page, opened, writ
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-SEEN = """() => {
-    const figure = document.querySelector('.js-plotly-plot');
+SEEN = """(number) => {
+    const figure = document.querySelectorAll('.js-plotly-plot')[number];
     const numbers = curve => Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null);
     return figure && figure._fullData ? JSON.stringify(figure._fullData.map(numbers)) : null;
 }"""
@@ -41,7 +41,7 @@ def moved(page: Page, times: int) -> list[list[list[Any]]]:
     deadline = time.monotonic() + GUARD_S
     while len(seen) < times:
         assert time.monotonic() < deadline, f"the figure has shown {len(seen)} states of {times}"
-        drawn = page.evaluate(SEEN)
+        drawn = page.evaluate(SEEN, 0)
         if drawn is not None and drawn not in seen:
             seen.append(drawn)
         page.wait_for_timeout(100)
@@ -57,8 +57,8 @@ def until(what: Callable[[], object]) -> None:
 
 
 def percentiles(page: Page) -> list[list[float]]:
-    """Return the points that the first figure shows now of p50, p99 and max."""
-    drawn = page.evaluate(SEEN)
+    """Return the points that the second figure shows now of p50, p99 and p99.9."""
+    drawn = page.evaluate(SEEN, 1)
     curves = json.loads(drawn) if drawn is not None else [[], [], [], []]
     return [[y for y in curves[number] if y is not None] for number in (1, 2, 3)]
 

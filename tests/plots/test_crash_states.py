@@ -71,7 +71,7 @@ def test_each_point_has_its_states_its_kind_and_its_marks() -> None:
 def test_several_runs_have_a_panel_each_and_one_legend() -> None:
     """Draw two runs, one with a mutant and interrupted: two titled panels, each name once in the legend, a banner."""
     second = explored(*POINTS[:2], broken=3, mutant="promise-first")
-    drawing = crash_states([explored(*POINTS), replace(second, interrupted=True)], theme="dark")
+    drawing = crash_states([explored(*POINTS), replace(second, interrupted=True)])
     titles = [note.text for note in drawing.layout.annotations]
     assert titles == ["append, contract", "append, contract, with promise-first"]
     named = [trace.name for trace in drawing.data if trace.showlegend is not False]

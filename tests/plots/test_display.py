@@ -16,7 +16,6 @@ import plotly.graph_objects as go
 import pytest
 
 from tests.plots.test_figures import BASELINE, Phase, Report, figures, make_run
-from tests.plots.test_live import EVENTS, series
 from tests.plots.test_load import LATE, at_load
 from walkit import plots
 from walkit.errors import OptionsError
@@ -26,7 +25,6 @@ RUN = make_run("<a>", 1, baseline=BASELINE, bytes_user=100, bytes_written=150)
 ALL = [
     *figures(),
     plots.latency_over_load([at_load(10), at_load(20), at_load(20), at_load(40, **LATE)]),
-    plots.live_timeline(series(9, events=EVENTS), title="live"),
     plots.replication_lag([(0.0, 2, 1), (1.0, 5, 5)], marks=[(0.5, "killed")]),
 ]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import plotly.graph_objects as go
 import pytest
 
@@ -29,11 +27,11 @@ def marks(drawing: go.Figure) -> dict[str, float]:
 
 
 def test_segments_and_marks_are_those_of_the_report() -> None:
-    """A live log of several segments: boxes are the report's, side by side; marks of the report, then of the log."""
+    """A live log of several segments: boxes are the report's, side by side, and so are the marks."""
     with walkit.open(storage=CrashingStorage(), options=tiny()) as log:
         log.append_many([bytes(3000)] * 190)
         log.wait_idle()  # what is full is sealed
-        report, statistics = walkit.scan(log.parts.storage), log.statistics()
+        report = walkit.scan(log.parts.storage)
     drawing = segments(report)
     found = boxes(drawing, "segments")
     for state in ("sealed", "open"):
@@ -48,21 +46,7 @@ def test_segments_and_marks_are_those_of_the_report() -> None:
         "last 190": report.end_position,
         "promised": report.promised_position,
     }
-    live = marks(segments(report, statistics=statistics))
-    assert live["durable, acked, appended 190"] == report.end_position and "last 190" not in live
     assert "ok" in drawing.layout.title.text
-
-
-def test_a_mark_within_a_segment_is_in_proportion() -> None:
-    """Statistics taken when half of a segment's equal records were there: the mark is at half of it."""
-    with walkit.open(storage=CrashingStorage(), options=walkit.LogOptions(idle_marker_ms=0)) as log:
-        for _ in range(5):
-            log.append(b"1")
-        half = log.statistics()
-        for _ in range(5):
-            log.append(b"1")
-        report = walkit.scan(log.parts.storage)
-    assert marks(segments(report, statistics=half))["durable, acked, appended 5"] == report.end_position / 2
 
 
 def torn() -> tuple[ScanReport, ScanReport, walkit.RecoveryReport]:
@@ -80,15 +64,13 @@ def torn() -> tuple[ScanReport, ScanReport, walkit.RecoveryReport]:
         return before, walkit.scan(storage.inner), again.recovery
 
 
-def test_a_torn_tail_and_its_cut_are_drawn() -> None:
-    """Before the opening the tail is a box of its own; after it, its recovery report puts a mark in its place."""
+def test_a_torn_tail_is_drawn() -> None:
+    """Before the opening the tail is a box of its own, where the recovery cuts; after it there is none."""
     before, after, recovery = torn()
     (tail,) = boxes(segments(before), "found")["torn tail"]
     (cut,) = recovery.cuts
     assert tail[0] == cut.position
     assert "torn tail" not in boxes(segments(after), "found")
-    drawn: dict[str, Any] = marks(segments(after, recovery=recovery))
-    assert drawn[f"cut {cut.bytes:,} bytes"] == cut.position
 
 
 def test_only_reports_are_drawn() -> None:

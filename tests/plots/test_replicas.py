@@ -30,7 +30,7 @@ TRAFFIC = {
     "two": TrafficStatistics(batches=1, frame_bytes=500, plain_bytes=500, zstd_bytes=0, snappy_bytes=0),
 }
 ALL = [
-    *(lag_over_time([ONE], unit=unit, marks=[(1.5, "<cut>")]) for unit in ("records", "bytes", "ms")),
+    *(lag_over_time([ONE], unit=unit) for unit in ("records", "bytes", "ms")),
     state_lanes(BARS),
     sent_by_codec(TRAFFIC),
 ]

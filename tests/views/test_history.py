@@ -8,11 +8,10 @@ from dataclasses import fields
 import numpy as np
 import pytest
 
-from tests.plots.test_figures import make_run
 from walkit.measure import LatencyHistogram, RunEvent
 from walkit.metrics import LogStatistics
 from walkit.plots import LiveSeries
-from walkit.views.history import History, Point, detail_of, point_between, points_of_run
+from walkit.views.history import History, Point, detail_of, point_between
 
 
 def test_a_history_is_bounded_and_counts_what_it_dropped() -> None:
@@ -116,15 +115,3 @@ def test_an_idle_interval_has_a_rate_and_no_means() -> None:
         point = point_between(still, after, time_s=1.0, interval_s=0.5)
         assert point.records_per_s == 0
         assert all(map(math.isnan, (point.p50_us, point.p99_us, point.frame_records, point.frame_bytes)))
-
-
-def test_a_run_is_its_timeline() -> None:
-    """A recorded Run gives one point per bucket, at its end; what it does not hold is nan."""
-    run = make_run("a", 1)
-    history = History(points_max=len(run.timeline))
-    history.add(points_of_run(run), run.events)
-    series, line = history.series(), run.timeline
-    assert np.array_equal(series.records_per_s, line.records_per_s)
-    assert np.array_equal(series.p99_us, line.p99_us, equal_nan=True)
-    assert np.array_equal(series.time_s, line.start_s + line.width_s)
-    assert np.isnan(series.queue_records).all()

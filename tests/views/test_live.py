@@ -16,15 +16,18 @@ import pytest
 import walkit
 from tests.plots.test_figures import make_run
 from walkit.errors import MissingExtraError
-from walkit.measure import RunEvent
+from walkit.measure import LatencyHistogram, RunEvent
 from walkit.views import LiveView, LogSource, Point, Reading, live, recorded, sources
-from walkit.views.live import view_of_run
+from walkit.views.history import detail_of
 from walkit.views.parts import numbers_html, pn, sentence_html
 
 
 def curves(view: LiveView) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
-    """The values of the figure's pane, by curve."""
-    return {trace.name: np.asarray(trace.y, dtype=float) for trace in view.figure.object.data}
+    """The values of the shown figures, by curve."""
+    drawn = [pane.object for pane in view.panes if pane.visible]
+    return {
+        t.name: np.asarray(t.y, dtype=float) for drawing in drawn for t in drawing.data if t.mode == "lines"
+    }
 
 
 def test_a_recorded_run_is_shown_as_it_was() -> None:
@@ -36,7 +39,8 @@ def test_a_recorded_run_is_shown_as_it_was() -> None:
         assert np.array_equal(shown["records/s"], run.timeline.records_per_s)
         assert np.array_equal(shown["p50"], run.timeline.p50_us / 1e6, equal_nan=True)
         assert "p99" in shown and "records that wait" not in shown
-        assert list(view.figure.object.data[-1].x) == [0.25]
+        assert [pane.visible for pane in view.panes] == [True, False]
+        assert list(view.panes[0].object.data[-1].x) == [0.25]
         assert "a &lt;run&gt;" in view.status.object
         assert "an acknowledged record may be lost" in view.status.object
         assert f"{run.latency['total'].percentile(50) / 1000:,.0f}" in view.numbers.object
@@ -55,7 +59,8 @@ def test_a_live_log_is_shown_through_its_statistics() -> None:
         assert last.records_per_s > 0
         assert last.write_us > 0
         assert np.isnan(last.p50_us)
-        assert "write and sync of a frame, mean" in curves(view) and "p50" not in curves(view)
+        assert "records that wait" in curves(view) and "p50" not in curves(view)
+        assert "write and sync of a frame" in view.numbers.object
         assert "acked lsn" in view.numbers.object
         assert ">100<" in view.numbers.object
         assert view.history.series().time_s.tolist() == sorted(view.history.series().time_s)
@@ -126,9 +131,9 @@ class Steps:
     def read(self) -> Reading:
         self.steps += 1
         point = Point(self.steps / 2, *(float(self.steps + i) for i in range(8)))
-        return Reading(
-            status=f"step {self.steps}", points=[point], events=[RunEvent(self.steps / 2, "seal", {})]
-        )
+        detail = detail_of(LatencyHistogram.from_samples([1_000_000 * self.steps]), None)
+        event = RunEvent(self.steps / 2, "seal", {})
+        return Reading(status=f"step {self.steps}", points=[point], details=[detail], events=[event])
 
     def close(self) -> None: ...
 
@@ -136,13 +141,15 @@ class Steps:
 def test_a_change_reaches_what_the_browser_has() -> None:
     """Rendered as for a browser, the model's data, clock and marks are those of the newest point after each refresh."""
     view = LiveView(Steps())
-    model: Any = view.figure.get_root()
+    models: list[Any] = [pane.get_root() for pane in view.panes]
+    rates, latency = models
     for steps in range(2, 6):
         view.refresh()
-        for axis in ("xaxis", "xaxis6"):
-            assert model.layout[axis]["range"] == [0.0, max(steps / 2, 1.0)]
-        assert len(model.data[-1]["marker"]["symbol"]) == steps
-        assert model.data_sources[0].data["y"][0].tolist() == [float(i) for i in range(1, steps + 1)]
+        for model, axis in ((rates, "xaxis"), (rates, "xaxis2"), (latency, "xaxis")):
+            assert model.layout[axis]["range"] == [0.5, max(steps / 2, 1.5)]
+        assert len(rates.data[-1]["x"]) == 3 * steps
+        assert rates.data_sources[0].data["y"][0].tolist() == [float(i) for i in range(1, steps + 1)]
+        assert np.nansum(np.array(latency.data_sources[0].data["z"][0], dtype=float)) == steps
 
 
 def test_sentences_and_numbers_are_escaped() -> None:
@@ -160,12 +167,6 @@ def test_panel_is_set_up_without_a_network() -> None:
         live(log).close()
     assert pn.config.inline is True
     assert "panel.models.plotly" in sys.modules
-
-
-def test_a_view_of_a_run_shows_all_of_it() -> None:
-    """However many buckets a Run has, its view forgets none, and reaches back to 0."""
-    view = view_of_run(make_run("a", 1))
-    assert view.figure.object.layout.xaxis.range[0] == 0
 
 
 def test_views_load_on_first_use() -> None:

@@ -1,9 +1,9 @@
 """Plotly figures from Runs and reports: one function each, shared by notebooks, dashboards and HTML reports.
 
 Each returns a figure that a cell, an exported notebook and a report can show, and touches neither a log nor a file.
-`theme` is "light" or "dark" for a page that is known to be that, None for either. `data` gives a figure's data as a
-DataFrame, `save_data` writes it, `figure_html` makes a piece of a page of it, and `alt_text` words. Importing this room
-without plotly raises MissingExtraError.
+Its colours are for light and for dark pages. `data` gives a figure's data as a DataFrame, `save_data` writes it,
+`figure_html` makes a piece of a page of it, and `alt_text` words. Importing this room without plotly raises
+MissingExtraError.
 """
 
 from walkit.plots.batching import batch_times, batching_cost, batching_table
@@ -43,8 +43,7 @@ from walkit.plots.replicas import (
     state_lanes,
 )
 from walkit.plots.states import StateLane, states_timeline
-from walkit.plots.style import Theme
-from walkit.plots.timeline import LiveSeries, live_timeline, move_live_timeline, throughput_timeline
+from walkit.plots.timeline import LiveSeries, throughput_timeline
 from walkit.plots.upkeep import Amplification, amplification, upkeep
 from walkit.plots.world import world_schedule
 
@@ -61,7 +60,6 @@ __all__ = [
     "RecoveryReportLike",
     "StateBar",
     "StateLane",
-    "Theme",
     "alt_text",
     "amplification",
     "batch_times",
@@ -81,11 +79,9 @@ __all__ = [
     "live_frames",
     "live_latency",
     "live_rates",
-    "live_timeline",
     "move_live_frames",
     "move_live_latency",
     "move_live_rates",
-    "move_live_timeline",
     "order_cost",
     "plotly_script",
     "ratios",

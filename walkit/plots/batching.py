@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
@@ -13,16 +13,14 @@ from walkit.measure import Run
 from walkit.models.object_stores import MILLION, PRICES, Price
 from walkit.objects.layout import BULK_HEADER_BYTES
 from walkit.plots.facts import Spread, drawn_by, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import BLUE, NEUTRAL, Figure, Theme, colour, dress, figure, go, subplots
+from walkit.plots.style import BLUE, NEUTRAL, Figure, colour, dress, figure, go, subplots
 from walkit.plots.units import COUNTS, LOG_SECONDS, SECONDS, count_text, duration_text, log_counts, sizes_axis
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def batch_times(
-    seconds: Mapping[int, npt.ArrayLike], *, subtitle: Sequence[str] = (), theme: Theme = None
-) -> Figure:
+def batch_times(seconds: Mapping[int, npt.ArrayLike]) -> Figure:
     """Draw each batch's seconds over its records, with the median and the range of each size.
 
     `seconds` are those of the batches, by the records of a batch. ValueError for a size without any.
@@ -40,9 +38,8 @@ def batch_times(
     counts = [len(some) for some in known]
     drawing = figure(
         "How long a batch takes",
-        subtitle=[spread_words(min(counts), max(counts)), *subtitle, drawn_by()],
+        subtitle=[spread_words(min(counts), max(counts)), drawn_by()],
         alt=f"Seconds of a batch over its records, medians and ranges: {words}",
-        theme=theme,
         height=330,
         xaxis={"type": "log", "title": {"text": "records in the batch"}, **sizes_axis(sizes)},
         yaxis={"title": {"text": "time of a batch"}, "rangemode": "tozero", **SECONDS},
@@ -123,7 +120,6 @@ def batching_cost(
     *,
     prices: Mapping[str, Price] = PRICES,
     kept_days: float = KEPT_DAYS,
-    theme: Theme = None,
 ) -> Figure:
     """Draw latency, records/s, requests and dollars of a million records over the label `batching`, in four panels.
 
@@ -164,7 +160,6 @@ def batching_cost(
         alt="Four panels of lines: "
         + "; ".join(_words(str(name), rows) for name, rows in table.groupby("place")),
         height=660,
-        theme=theme,
     )
     _axes(drawing, table, panels, batching, places)
     return drawing

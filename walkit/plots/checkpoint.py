@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
-from walkit.plots.style import NEUTRAL, Figure, Theme, figure, go, phase_colour, phase_hatch
+from walkit.plots.style import NEUTRAL, Figure, figure, go, phase_colour, phase_hatch
 from walkit.plots.units import SECONDS, bytes_text, duration_text
 from walkit.recovery.report import RecoveryReport
 
@@ -14,7 +14,6 @@ def recovery_over_checkpoint(
     reports: Mapping[int, RecoveryReport | Sequence[RecoveryReport]],
     *,
     subtitle: Sequence[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw the time of each opening of a store, phase on phase, over the records after its last checkpoint.
 
@@ -27,7 +26,6 @@ def recovery_over_checkpoint(
         "records after the last checkpoint",
         {f"{after:,}": found for after, found in sorted(reports.items())},
         subtitle,
-        theme,
     )
 
 
@@ -35,7 +33,6 @@ def recovery_over_segment_size(
     reports: Mapping[int, RecoveryReport | Sequence[RecoveryReport]],
     *,
     subtitle: Sequence[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw the time of each opening of a log, phase on phase, over `segment_bytes`; see `recovery_over_checkpoint`."""
     return _phases_over(
@@ -43,7 +40,6 @@ def recovery_over_segment_size(
         "bytes of a segment",
         {bytes_text(size): found for size, found in sorted(reports.items())},
         subtitle,
-        theme,
     )
 
 
@@ -52,7 +48,6 @@ def _phases_over(
     axis: str,
     reports: Mapping[str, RecoveryReport | Sequence[RecoveryReport]],
     subtitle: Sequence[str],
-    theme: Theme,
 ) -> Figure:
     repeated = {
         at: [found] if isinstance(found, RecoveryReport) else list(found) for at, found in reports.items()
@@ -73,7 +68,6 @@ def _phases_over(
             f"{duration_text(total.median)} with {at} {axis}"
             for at, total in zip(repeated, totals, strict=True)
         ),
-        theme=theme,
         barmode="stack",
         bargap=0.4,
     )

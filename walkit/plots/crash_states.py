@@ -10,32 +10,20 @@ from typing import TYPE_CHECKING, Any
 from walkit._internal.arguments import refuse
 from walkit._internal.text import counted
 from walkit.crashlab.exploration import large
+from walkit.plots import style
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    VERMILION,
-    Figure,
-    Theme,
-    dress,
-    go,
-    hatch,
-    subplots,
-)
+from walkit.plots.style import Figure, dress, go, hatch, subplots
 from walkit.plots.units import COUNTS
 
 if TYPE_CHECKING:
     from walkit.crashlab import Exploration, PointResult
 
 _KINDS = (
-    ("write", ("write", "synced"), BLUE),
-    ("sync", ("sync",), ORANGE),
-    ("name", ("create", "replace", "remove"), PURPLE),
-    ("size", ("allocate", "shorten"), GREEN),
-    ("end of the run", (), NEUTRAL),
+    ("write", ("write", "synced"), style.BLUE),
+    ("sync", ("sync",), style.ORANGE),
+    ("name", ("create", "replace", "remove"), style.PURPLE),
+    ("size", ("allocate", "shorten"), style.GREEN),
+    ("end of the run", (), style.NEUTRAL),
 )
 """Names of operations in the legend, the first words of each, and their colours."""
 DECADES_MAX = 200
@@ -48,7 +36,7 @@ BAR_WIDTH = 0.9
 """Share of the distance between two points. plotly would make bars wider if points of their kind are rare."""
 
 
-def crash_states(explored: Exploration | Sequence[Exploration], *, theme: Theme = None) -> Figure:
+def crash_states(explored: Exploration | Sequence[Exploration]) -> Figure:
     """Draw for each crash point the states that a cut may leave, pale, and those that were judged, full; a panel a run.
 
     Points are in the order of the run; the colour is the kind of the operation that was under way. A diamond is a point
@@ -77,7 +65,6 @@ def crash_states(explored: Exploration | Sequence[Exploration], *, theme: Theme 
         alt="Possible and judged crash states over the points of a run, logarithmic; "
         + "; ".join(map(_words, runs)),
         height=AROUND_PX + PANEL_PX * max(len(runs), 1 + (not several)),
-        theme=theme,
         barmode="overlay",
     )
     named: set[str] = set()
@@ -132,8 +119,8 @@ def _traces(points: Sequence[PointResult], named: set[str]) -> list[Any]:
     whole = [point for point in points if point.is_whole]
     broken = [point for point in points if point.violations]
     for name, mine, symbol, colour, top in (
-        ("all states judged", whole, "diamond", NEUTRAL, "possible"),
-        ("breaks a rule", broken, "x", VERMILION, "explored"),
+        ("all states judged", whole, "diamond", style.NEUTRAL, "possible"),
+        ("breaks a rule", broken, "x", style.VERMILION, "explored"),
     ):
         if mine:
             traces.append(

@@ -8,15 +8,13 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.plots.facts import Spread, drawn_by, error_bars
-from walkit.plots.style import Figure, Theme, colour, figure, go
+from walkit.plots.style import Figure, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, duration_text, log_seconds
 
 BINS_PER_DECADE = 10
 
 
-def delta_latencies(
-    latencies: Mapping[str, npt.ArrayLike], *, subtitle: Sequence[str] = (), theme: Theme = None
-) -> Figure:
+def delta_latencies(latencies: Mapping[str, npt.ArrayLike]) -> Figure:
     """Draw each kind of latency of a delta reader as a histogram; `latencies` are those of `reader.latencies()`, ns.
 
     x is seconds, log, in bins of a tenth of a decade; y the share of the kind's samples in a bin. A kind without
@@ -27,9 +25,8 @@ def delta_latencies(
     words = "; ".join(f"{name}: p50 {duration_text(np.median(s))}" for name, s in known.items())
     drawing = figure(
         "Latencies of a delta reader",
-        subtitle=[*subtitle, drawn_by()],
+        subtitle=[drawn_by()],
         alt=f"Histograms of latencies: {words or 'no samples'}",
-        theme=theme,
         xaxis={"type": "log", "title": {"text": "latency"}, **LOG_SECONDS},
         yaxis={"title": {"text": "share of samples"}, "tickformat": ".0%", "rangemode": "tozero"},
     )
@@ -55,7 +52,6 @@ def delta_lags(
     *,
     x: str,
     subtitle: Sequence[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw the lags of ways of reading over the varied value; `lags_ms` has one lag per round for each way and value.
 
@@ -84,7 +80,6 @@ def delta_lags(
         "Lag by way of reading",
         subtitle=[*subtitle, *([f"medians of {rounds}"] if rounds else []), drawn_by()],
         alt=f"Lag over {x}, medians of {rounds or 'no rounds'}: {words or 'no lags'}",
-        theme=theme,
         xaxis={
             "type": "log",
             "title": {"text": x},

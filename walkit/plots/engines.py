@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
-from walkit.plots.style import Figure, Theme, colour, figure, go
+from walkit.plots.style import Figure, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, count_text, duration_text, sizes_axis
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
@@ -19,7 +19,6 @@ def engine_times(
     title: str = "How long each engine takes",
     subtitle: Sequence[str] = (),
     unit: str = "records",
-    theme: Theme = None,
 ) -> Figure:
     """Draw the median seconds of each engine over the number of records, with the spread; both axes are logarithmic.
 
@@ -41,7 +40,6 @@ def engine_times(
         title,
         subtitle=[spread_words(min(rounds), max(rounds)), *subtitle, drawn_by()],
         alt=f"Median seconds over {unit}, a line for each engine; {words}; n {min(rounds)} to {max(rounds)}",
-        theme=theme,
         height=380,
         xaxis={
             "type": "log",

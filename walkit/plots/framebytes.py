@@ -9,7 +9,7 @@ import numpy as np
 
 from walkit.format.frame_fields import FrameField, frame_fields
 from walkit.log.observe import ObservedFrames
-from walkit.plots.style import COLOURS, Figure, Theme, figure, go
+from walkit.plots.style import COLOURS, Figure, figure, go
 from walkit.record import Buffer
 
 COLUMNS = 16
@@ -25,7 +25,6 @@ def frame_bytes(
     *,
     highlight: Collection[int] = (),
     bytes_max: int = 1024,
-    theme: Theme = None,
 ) -> Figure:
     """Draw a frame byte by byte, 16 in a row: every field in its colour, named in the legend and when pointed at.
 
@@ -50,7 +49,6 @@ def frame_bytes(
         subtitle=part,
         alt=f"The {whole:,} bytes of a frame in rows of 16, a colour for each of its {len(fields)} fields: "
         + ", ".join(f"{field.name} {field.size:,} B" for field in seen[:20]),
-        theme=theme,
         height=170 + 26 * rows + 24 * -(-len(seen) // 5),
     )
     drawing.add_trace(_grid(data, seen, shown, rows))

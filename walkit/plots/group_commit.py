@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from walkit.measure import Run
 from walkit.measure.knee import offered_per_s
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, subplots
+from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, subplots
 from walkit.plots.units import COUNTS, LOG_COUNTS, LOG_SECONDS, count_text
 
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
@@ -29,13 +29,7 @@ class _Point(NamedTuple):
     """In the order of the titles."""
 
 
-def group_commit(
-    runs: Run | Iterable[Run],
-    *,
-    theory: Mapping[str, Expected] | None = None,
-    subtitle: Sequence[str] = (),
-    theme: Theme = None,
-) -> Figure:
+def group_commit(runs: Run | Iterable[Run], *, theory: Mapping[str, Expected] | None = None) -> Figure:
     """Draw records/s, the two factors of it (frames/s, records in a frame) and the median latency, as four panels.
 
     Runs of one name are a series, a colour. x is the number of writers (label `writers`) of closed-loop runs, the calls
@@ -64,11 +58,10 @@ def group_commit(
     dress(
         drawing,
         "Group commit: records/s = frames/s * records in a frame",
-        subtitle=[*subtitle, *([words] if words else []), *run_facts(chosen)],
+        subtitle=[*([words] if words else []), *run_facts(chosen)],
         warnings=run_warnings(chosen, single=not words, named=False),
         alt="Four panels of lines: " + "; ".join(_words(name, points) for name, points in series.items()),
         height=640,
-        theme=theme,
     )
     _axes(drawing, chosen)
     return drawing

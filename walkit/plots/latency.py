@@ -8,7 +8,7 @@ import numpy as np
 
 from walkit.measure import LatencyHistogram, Run
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import Figure, Theme, colour, figure, go
+from walkit.plots.style import Figure, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, duration_text
 
 _TICKS = {1: "0", 2: "50", 10: "90", 100: "99", 1_000: "99.9", 10_000: "99.99", 100_000: "99.999"}
@@ -24,7 +24,6 @@ def latency_distribution(
     name: str = "total",
     baseline: bool = True,
     repeated: bool = False,
-    theme: Theme = None,
 ) -> Figure:
     """Draw the whole latency distribution of each run, and of its raw-device baseline as a dotted line.
 
@@ -51,7 +50,6 @@ def latency_distribution(
             f"{label}: p50 {_at(group, 50)}, p99 {_at(group, 99)}, max {_at(group, 100)}"
             for label, group in (series.items() if repeated else each)
         ),
-        theme=theme,
         xaxis={
             "type": "log",
             "title": {"text": "percentile"},

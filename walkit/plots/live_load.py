@@ -14,30 +14,16 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.measure import FrameSample
-from walkit.plots.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    WINE,
-    Figure,
-    Theme,
-    dress,
-    figure,
-    go,
-    subplots,
-)
+from walkit.plots import style
+from walkit.plots.style import Figure, dress, figure, go, subplots
 from walkit.plots.timeline import LiveSeries, event_text
 from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_text, duration_text
 
 WAITS = (
-    ("place in the segment", PURPLE, 0.72),
-    ("write and sync", BLUE, 0.72),
-    ("next sync", ORANGE, 0.3),
-    ("frames before it", VERMILION, 0.3),
+    ("place in the segment", style.PURPLE, 0.72),
+    ("write and sync", style.BLUE, 0.72),
+    ("next sync", style.ORANGE, 0.3),
+    ("frames before it", style.VERMILION, 0.3),
 )
 """Causes of a frame's wait from its sealing to its acknowledgement, with colour and thickness of the bar."""
 
@@ -200,7 +186,7 @@ def _band_label(index: int, band: Band, where: Where) -> Mapping[str, Any]:
         "yanchor": "bottom",
         "yshift": 13 * (index % 2),
         "showarrow": False,
-        "font": {"size": 11, "color": NEUTRAL},
+        "font": {"size": 11, "color": style.NEUTRAL},
     }
 
 
@@ -222,9 +208,18 @@ HEIGHT_PX = 505
 FRAMES_PX = 250
 MARGIN = {"l": 58, "r": 58, "t": 34, "b": 62}
 SERIES_MAX = 2
+CLOCKS = ["xaxis", "xaxis2"]
+"""The clocks of the panels, one below the other."""
+BAND_AXES = (("x", "y"), ("x2", "y3"))
+"""The axes of the panels; each has another y axis for events and sizes."""
 EVENTS_MAX = 60
 """Events that are drawn of each series, the newest ones."""
-SHAPES: tuple[tuple[str, str, str], ...] = ((BLUE, SKY, GREEN), (VERMILION, ORANGE, WINE))
+EVENTS_WHOLE = ("walkit.segment.rotate", "walkit.checkpoint.finish", "SIGKILL")
+"""Events whose line is as high as the panel; those of others are ticks."""
+SHAPES: tuple[tuple[str, str, str], ...] = (
+    (style.BLUE, style.SKY, style.GREEN),
+    (style.VERMILION, style.ORANGE, style.WINE),
+)
 """Colours of the first series and of the second."""
 HEAT = (
     (0.0, "rgba(86,180,233,0)"),
@@ -233,7 +228,11 @@ HEAT = (
     (0.1, "rgba(86,180,233,0.65)"),
     (1.0, "rgba(86,180,233,1)"),
 )
-PERCENTILES = (("p50_us", "p50", GREEN), ("p99_us", "p99", ORANGE), ("p999_us", "p99.9", VERMILION))
+PERCENTILES = (
+    ("p50_us", "p50", style.GREEN),
+    ("p99_us", "p99", style.ORANGE),
+    ("p999_us", "p99.9", style.VERMILION),
+)
 CLOCK_AXIS = "clock"
 """Axes of figures whose `layout.meta` has this are one clock: a page may draw one crosshair through all of them."""
 
@@ -256,7 +255,7 @@ class LoadSeries:
         return self.live.time_s
 
 
-def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, theme: Theme = None) -> Figure:
+def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None) -> Figure:
     """Draw records and frames per second with the bare device's writes per second; below, queue and sizes of frames.
 
     `window_s` is how many seconds back from the newest point the view reaches; None: all of it. Labelled bands are the
@@ -275,7 +274,6 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, t
         "",
         alt="Records and frames per second of a log under load, with the bare device; queue and sizes of frames",
         height=HEIGHT_PX,
-        theme=theme,
         hovermode="x unified",
         margin=MARGIN,
     )
@@ -285,7 +283,7 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, t
         for name, row, secondary, line in (
             ("records/s", 1, False, {"color": first}),
             ("frames/s", 1, False, {"color": second}),
-            ("raw device", 1, False, {"color": NEUTRAL, "dash": ("dash", "dot")[number]}),
+            ("raw device", 1, False, {"color": style.NEUTRAL, "dash": ("dash", "dot")[number]}),
             ("records that wait", 2, False, {"color": first}),
             ("records per frame", 2, False, {"color": second}),
             ("bytes per frame", 2, True, {"color": third, "dash": "dot"}),
@@ -298,19 +296,15 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None, t
                 legend="legend" if row == 1 else "legend2",
             )
             drawing.add_trace(curve, row=row, col=1, secondary_y=secondary)
-    events = go.Scatter(
-        mode="markers", name="events", showlegend=False, hovertemplate="%{text}<extra></extra>"
-    )
-    drawing.add_trace(events, row=1, col=1, secondary_y=True)
     drawing.update_yaxes(rangemode="tozero", **COUNTS)
+    _add_events(drawing, 1)
     drawing.update_yaxes(title_text="per second", row=1, col=1, secondary_y=False)
-    drawing.update_yaxes(visible=False, range=[0, 1], fixedrange=True, row=1, col=1, secondary_y=True)
     drawing.update_yaxes(title_text="records", row=2, col=1, secondary_y=False)
     drawing.update_yaxes(title_text="bytes per frame", showgrid=False, row=2, col=1, secondary_y=True)
     drawing.update_yaxes(nticks=5, tickmode="auto", secondary_y=True)
     drawing.update_xaxes(**CLOCK)
     _place_legends(drawing, 0.475 if len(series) < 2 else 0.505, -0.085, wide=len(series) > 1)
-    drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: ["xaxis", "xaxis2"]}
+    drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: CLOCKS}
     move_live_rates(drawing, series, window_s=window_s)
     return drawing
 
@@ -335,38 +329,31 @@ def move_live_rates(
         ):
             next(traces).update(x=live.time_s, y=values)
     _mark_events(next(traces), series)
-    set_clock(
-        drawing, series, window_s, ("xaxis", "xaxis2"), band_axes=(("x", "y"), ("x2", "y3")), words=True
-    )
+    set_clock(drawing, series, window_s, CLOCKS, band_axes=BAND_AXES, words=True)
     _number_axes(drawing, series)
 
 
-def live_latency(
-    series: Sequence[LoadSeries], *, window_s: float | None = None, theme: Theme = None
-) -> Figure:
+def live_latency(series: Sequence[LoadSeries], *, window_s: float | None = None) -> Figure:
     """Draw a heat map of latencies over time for each series, with p50, p99 and p99.9. Otherwise as `live_rates`."""
     heats = max(len(series[:SERIES_MAX]), 1)
     drawing = dress(
-        subplots(rows=heats, cols=1, vertical_spacing=0.1),
+        subplots(rows=heats, cols=1, vertical_spacing=0.1, specs=[[{"secondary_y": True}]] * heats),
         "",
         alt="Latencies of a log under load over time",
         height=HEIGHT_PX,
-        theme=theme,
         hovermode="closest",
         margin=MARGIN,
     )
     _add_heat_rows(drawing, series[:SERIES_MAX])
-    clocks = _clocks(heats)
-    for axis in clocks:
-        drawing.update_layout({axis: dict(CLOCK)})
+    drawing.update_xaxes(**CLOCK)
     _place_legends(drawing, 1.0)
     drawing.update_layout(legend={"x": 1, "xanchor": "right", "yanchor": "bottom"})
-    drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: clocks}
+    drawing.layout.meta = {**drawing.layout.meta, CLOCK_AXIS: CLOCKS[:heats]}
     move_live_latency(drawing, series, window_s=window_s)
     return drawing
 
 
-def live_frames(series: Sequence[LoadSeries], *, theme: Theme = None) -> Figure:
+def live_frames(series: Sequence[LoadSeries]) -> Figure:
     """Draw single frames on a clock of their own, from the sealing of the first: a lane for each slot in flight.
 
     The colour shows the cause of a wait. `customdata` of a bar starts with (position, index of its series).
@@ -375,7 +362,6 @@ def live_frames(series: Sequence[LoadSeries], *, theme: Theme = None) -> Figure:
         "",
         alt="The stream of frames of a log under load, each from sealing to acknowledgement",
         height=FRAMES_PX,
-        theme=theme,
         hovermode="closest",
         barmode="overlay",
         margin=MARGIN | {"l": 96, "t": 8, "b": 70},
@@ -420,12 +406,13 @@ def _add_heat_rows(drawing: Figure, series: Sequence[LoadSeries]) -> None:
                 hovertemplate=f"{name} %{{y:.3s}}s<extra></extra>",
             )
             drawing.add_trace(curve, row=row, col=1)
-        drawing.update_yaxes(type="log", **SECONDS, dtick=1, row=row, col=1)
-        axis = "" if row == 1 else str(row)
+        _add_events(drawing, row)
+        drawing.update_yaxes(type="log", **SECONDS, dtick=1, row=row, col=1, secondary_y=False)
+        x_axis, y_axis = BAND_AXES[row - 1]
         drawing.add_annotation(
             text=escape(one.label) if len(series) > 1 else "latency",
-            xref=f"x{axis} domain",
-            yref=f"y{axis} domain",
+            xref=f"{x_axis} domain",
+            yref=f"{y_axis} domain",
             x=0,
             y=1,
             xanchor="left",
@@ -444,9 +431,9 @@ def move_live_latency(
         next(traces).update(**_heat(one))
         for column, _, _ in PERCENTILES:
             next(traces).update(x=one.live.time_s, y=getattr(one.live, column) / 1e6)
+        _mark_events(next(traces), [one])
     heats = max(len(series[:SERIES_MAX]), 1)
-    axes = tuple((axis.replace("axis", ""), axis.replace("xaxis", "y")) for axis in _clocks(heats))
-    set_clock(drawing, series, window_s, _clocks(heats), band_axes=axes)
+    set_clock(drawing, series, window_s, CLOCKS[:heats], band_axes=BAND_AXES[:heats])
     _number_axes(drawing, series)
 
 
@@ -487,31 +474,35 @@ def _place_legends(drawing: go.Figure, *tops: float, wide: bool = False) -> None
     )
 
 
-def _clocks(heats: int) -> list[str]:
-    return ["xaxis", "xaxis2"][:heats]
-
-
 def _namer(series: Sequence[LoadSeries], one: LoadSeries) -> Any:
     short = escape(one.label.partition(",")[0].removeprefix("this "))
     return (lambda name: name) if len(series) < 2 else (lambda name: f"{name}, {short}")
 
 
-def _mark_events(trace: Any, series: Sequence[LoadSeries]) -> None:
-    events = [event for one in series[:SERIES_MAX] for event in one.live.events[-EVENTS_MAX:]]
-    killed = [event.name == "SIGKILL" for event in events]
-    # One mark without a place if no event exists: for an empty curve alone plotly.js draws axes of NaN.
-    nowhere: list[Any] = [None]
-    trace.update(
-        x=[event.time_s for event in events] or nowhere,
-        y=[0.02] * len(events) or nowhere,
-        text=[event_text(event) for event in events] or nowhere,
-        marker={
-            "symbol": ["x" if kill else "line-ns-open" for kill in killed],
-            "color": [VERMILION if kill else PURPLE for kill in killed],
-            "size": 9,
-        },
-        overwrite=True,
+def _add_events(drawing: Figure, row: int) -> None:
+    """Add the curve of the events of a panel, on an axis of its own from 0 to 1."""
+    events = go.Scatter(
+        mode="lines+markers",
+        name="events",
+        showlegend=False,
+        line={"color": style.PURPLE, "width": 1},
+        hovertemplate="%{text}<extra></extra>",
     )
+    drawing.add_trace(events, row=row, col=1, secondary_y=True)
+    drawing.update_yaxes(visible=False, range=[0, 1], fixedrange=True, row=row, col=1, secondary_y=True)
+
+
+def _mark_events(trace: Any, series: Sequence[LoadSeries]) -> None:
+    """Draw a line at each event, with a cross on top of a kill."""
+    # One mark without a place if no event exists: for an empty curve alone plotly.js draws axes of NaN.
+    marks: list[tuple[float | None, float | None, str | None, int]] = [(None, None, None, 0)]
+    for event in (event for one in series[:SERIES_MAX] for event in one.live.events[-EVENTS_MAX:]):
+        text, high = event_text(event), 1.0 if event.name in EVENTS_WHOLE else 0.04
+        size = 9 if event.name == "SIGKILL" else 0
+        marks += [(event.time_s, 0, text, 0), (event.time_s, high, text, size), (None, None, None, 0)]
+    x, y, texts, sizes = zip(*(marks[1:] or marks), strict=True)
+    marker = {"symbol": "x", "color": style.VERMILION, "size": sizes}
+    trace.update(x=x, y=y, text=texts, marker=marker, overwrite=True)
 
 
 def _heat(one: LoadSeries) -> dict[str, Any]:

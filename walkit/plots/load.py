@@ -10,7 +10,7 @@ from walkit.measure import Run
 from walkit.measure.histogram import percentile_name
 from walkit.measure.knee import kept_up, knee, offered_per_s
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import Figure, Theme, colour, figure, go
+from walkit.plots.style import Figure, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, count_text, log_counts
 
 PERCENTILES = (50.0, 99.0, 99.9)
@@ -22,7 +22,6 @@ def latency_over_load(
     *,
     percentiles: Iterable[float] = PERCENTILES,
     name: str = "total",
-    theme: Theme = None,
 ) -> Figure:
     """Draw latency percentiles of open-loop runs over the offered calls per second.
 
@@ -51,7 +50,6 @@ def latency_over_load(
             f"; {label}: knee {f'at {count_text(limit)} calls/s' if limit is not None else 'not seen'}"
             for label, limit in limits.items()
         ),
-        theme=theme,
         xaxis={"type": "log", "title": {"text": "offered, calls per second"}, **log_counts(*loads)},
         yaxis={"type": "log", "title": {"text": "latency"}, **LOG_SECONDS},
     )

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
-from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, subplots
+from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, subplots
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,7 @@ _DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
 _SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
 
-def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Theme = None) -> Figure:
+def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = ()) -> Figure:
     """Draw the table of `walkit.simulate.order_cost`: ratios of throughput and p99, and the frames in flight.
 
     A colour for each device, a dash and a symbol for each policy; x is the number of writers. A ratio of 1 means that
@@ -65,7 +65,6 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = (), theme: Them
         warnings=["n = 1: one round, so no spread is known"] if once else [],
         alt="Lines over the number of writers: " + "; ".join(_words(table)),
         height=480,
-        theme=theme,
     )
     drawing.update_xaxes(type="log", tickvals=writers, ticktext=[f"{n}" for n in writers], title="writers")
     drawing.update_yaxes(rangemode="tozero")

@@ -8,28 +8,14 @@ from typing import Any, NamedTuple, Protocol
 
 from walkit._internal.text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
+from walkit.plots import style
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import (
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    VERMILION,
-    Figure,
-    Theme,
-    dress,
-    figure,
-    go,
-    phase_colour,
-    phase_hatch,
-    subplots,
-)
+from walkit.plots.style import Figure, dress, figure, go, phase_colour, phase_hatch, subplots
 from walkit.plots.units import SECONDS, bytes_axis, duration_text
 from walkit.recovery.report import Cut
 
 
-def recoveries(
-    reports: Sequence[tuple[str, RecoveryReportLike]], *, subtitle: Sequence[str] = (), theme: Theme = None
-) -> Figure:
+def recoveries(reports: Sequence[tuple[str, RecoveryReportLike]], *, subtitle: Sequence[str] = ()) -> Figure:
     """Draw one bar for each (name, report), its phases one after the other in seconds; the last one on top.
 
     Names that are there twice are named apart by a number. ValueError without a report.
@@ -52,7 +38,6 @@ def recoveries(
             + ", ".join(f"{p.name} {duration_text(p.duration_s)}" for p in names[name].phases)
             for name in reversed(names)
         ),
-        theme=theme,
         height=170 + 34 * len(names),
         barmode="overlay",
         bargap=0.3,
@@ -86,7 +71,7 @@ def recoveries(
     return drawing
 
 
-GIVEN_UP = {"lost": VERMILION, "hole": ORANGE, "cut": PURPLE}
+GIVEN_UP = {"lost": style.VERMILION, "hole": style.ORANGE, "cut": style.PURPLE}
 
 
 class PhaseLike(Protocol):
@@ -146,14 +131,7 @@ class _Given(NamedTuple):
     hover: str
 
 
-def recovery_timeline(
-    report: RecoveryReportLike,
-    *,
-    title: str = "",
-    subtitle: Sequence[str] = (),
-    total_s: float | None = None,
-    theme: Theme = None,
-) -> Figure:
+def recovery_timeline(report: RecoveryReportLike, *, title: str = "", total_s: float | None = None) -> Figure:
     """Draw one horizontal bar per phase of a recovery, on its clock, in seconds; first phase on top.
 
     Where it lost, cut, or went over a hole, a second panel below draws that by its positions, up to the end of the log;
@@ -181,11 +159,10 @@ def recovery_timeline(
     drawing = dress(
         panels,
         escape(title) or outcome,
-        subtitle=[*subtitle, "one opening", drawn_by()],
+        subtitle=["one opening", drawn_by()],
         warnings=lost,
         alt=f"{unescape(outcome)}. Phases: "
         + ", ".join(f"{phase.name} {duration_text(phase.duration_s)}" for phase in phases),
-        theme=theme,
         height=120 + sum(heights) + 60 * bool(given),
         bargap=0.35,
         showlegend=False,
@@ -198,7 +175,7 @@ def recovery_timeline(
     if given:
         for trace in _ranges(given):
             drawing.add_trace(trace, row=2, col=1)
-        drawing.add_vline(report.end_position, line={"color": NEUTRAL, "dash": "dot"}, row=2, col=1)
+        drawing.add_vline(report.end_position, line={"color": style.NEUTRAL, "dash": "dot"}, row=2, col=1)
         ends = [report.end_position, *(g.end for g in given)]
         starts = [0, *ends] if max(ends) < 64 * 1024 else [report.end_position, *(g.start for g in given)]
         margin = (max(ends) - min(starts)) * 0.03 + 1

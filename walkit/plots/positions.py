@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from html import escape
 
 from walkit._internal.text import counted, lsn_range
-from walkit.metrics import LogStatistics
 from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import Box, Look, Mark, RowPanel, draw_rows
-from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure, Theme
-from walkit.recovery.report import RecoveryReport
+from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure
 from walkit.recovery.scan_report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
 
 ROWS = ("segments", "found")
@@ -25,48 +23,35 @@ _VERDICTS = {
     Verdict.LOST: Look(VERMILION, 6),
     **dict.fromkeys(FAULTS, Look(VERMILION, 2)),
 }
-MARKS_OF_STATISTICS = ("first_lsn", "durable_lsn", "acked_lsn", "appended_lsn")
 _NOT_USED = (Verdict.UNUSED, Verdict.IN_PROGRESS)
 
 
-def segments(
-    report: ScanReport,
-    *,
-    statistics: LogStatistics | None = None,
-    recovery: RecoveryReport | None = None,
-    before: ScanReport | None = None,
-    theme: Theme = None,
-) -> Figure:
+def segments(report: ScanReport) -> Figure:
     """Draw a log by its bytes: the segments, the findings in them, and below them the LSN marks.
 
     `report` is of `walkit.scan` or `walkit.verify`. The marks are the first and last LSN that it can read and the
-    promised position, a row each; with `statistics` (of `log.statistics()`) the four marks of the live log instead of
-    the LSNs; with `recovery` (`log.recovery`) also that opening's cuts. `before` is an earlier report of the same log:
-    it is drawn above, on the same axis. The axis spans the used part; preallocated space extends beyond it. A mark
-    within a frame is drawn in proportion to the LSNs of its segment. Prepared segments hold no frame and are not drawn.
-    TypeError for anything but reports.
+    promised position, a row each. The axis spans the used part; preallocated space extends beyond it. A mark within a
+    frame is drawn in proportion to the LSNs of its segment. Prepared segments hold no frame and are not drawn.
+    TypeError for anything but a report.
     """
-    for given in (report, *([] if before is None else [before])):
-        if not isinstance(given, ScanReport):
-            raise TypeError(
-                f"a figure is made of a report: give walkit.scan(log.location), not {type(given).__name__}"
-            )
-    panels = [] if before is None else [_panel(before, None, None, f"before: {_summary(before)}")]
-    panels.append(_panel(report, statistics, recovery, f"after: {_summary(report)}"))
-    spans = [_used(found) for found in (report, *([] if before is None else [before]))]
+    if not isinstance(report, ScanReport):
+        raise TypeError(
+            f"a figure is made of a report: give walkit.scan(log.location), not {type(report).__name__}"
+        )
+    panel = _panel(report)
+    low, high = _used(report)
     return draw_rows(
         f"{escape(short_name(report.location))} ({report.state}): {_summary(report)}",
-        panels,
-        min(low for low, _ in spans),
-        max(high for _, high in spans),
+        [panel],
+        low,
+        high,
         "position in the log",
         subtitle=[lsn_range(report.first_lsn, report.last_lsn), f"{report.tool} of its files", drawn_by()],
         warnings=[f"{counted(len(report.problems), 'problem')}: {report.problems[0]}"]
         if report.problems
         else (),
         alt=f"Segments of {report.location} by position: {report.summary()}. Marks: "
-        + "; ".join(mark.text for mark in panels[-1].marks),
-        theme=theme,
+        + "; ".join(mark.text for mark in panel.marks),
     )
 
 
@@ -88,10 +73,8 @@ def _used(report: ScanReport) -> tuple[float, float]:
     return low, max(*ends, low + 1)
 
 
-def _panel(
-    report: ScanReport, statistics: LogStatistics | None, recovery: RecoveryReport | None, title: str
-) -> RowPanel:
-    panel = RowPanel(title)
+def _panel(report: ScanReport) -> RowPanel:
+    panel = RowPanel(_summary(report))
     for row in ROWS:
         panel.row(row)
     for state, look in _STATES.items():
@@ -100,11 +83,7 @@ def _panel(
     for verdict, look in _VERDICTS.items():
         found = [r for r in report.verdict if r.verdict is verdict]
         panel.add(ROWS[1], verdict.value, look, [_range_box(r) for r in found])
-    panel.marks = _marks(report, statistics, _in_log(report))
-    for cut in () if recovery is None else recovery.cuts:
-        panel.marks.append(
-            Mark(cut.position, f"cut {counted(cut.bytes, 'byte')}", f"{cut.reason} ({cut.segment})")
-        )
+    panel.marks = _marks(report, _in_log(report))
     return panel
 
 
@@ -130,16 +109,10 @@ def _range_box(found: RangeVerdict) -> Box:
     )
 
 
-def _marks(
-    report: ScanReport, statistics: LogStatistics | None, in_log: Sequence[SegmentFacts]
-) -> list[Mark]:
+def _marks(report: ScanReport, in_log: Sequence[SegmentFacts]) -> list[Mark]:
     """Return the marks; LSNs that are equal share one."""
-    if statistics is None:
-        lsns = {"first": report.first_lsn, "last": report.last_lsn}
-    else:
-        lsns = {name.removesuffix("_lsn"): getattr(statistics, name) for name in MARKS_OF_STATISTICS}
     names: dict[int, list[str]] = {}
-    for name, lsn in lsns.items():
+    for name, lsn in (("first", report.first_lsn), ("last", report.last_lsn)):
         names.setdefault(lsn, []).append(name)
     found = []
     for lsn, called in names.items():

@@ -8,7 +8,7 @@ from math import log10
 
 from walkit.measure import Ratio
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import BLUE, NEUTRAL, Figure, Theme, figure, go
+from walkit.plots.style import BLUE, NEUTRAL, Figure, figure, go
 
 ROW_PX = 40
 STEPS = ((1.1, (1.02, 1.05)), (1.5, (1.1, 1.25)), (4.0, (1.5, 2.0, 3.0)), (25.0, (2.0, 5.0, 10.0)))
@@ -23,7 +23,6 @@ def ratios(
     title: str = "Ratio",
     subtitle: Sequence[str] = (),
     warnings: Sequence[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw each ratio as a point with its interval as a whisker, a row each, in order; the axis is logarithmic.
 
@@ -41,7 +40,6 @@ def ratios(
         warnings=warnings,
         alt="Points with whiskers, a ratio each: " + "; ".join(map(_words, found, found.values())),
         height=140 + ROW_PX * max(len(found), 1),
-        theme=theme,
         margin={"l": 80},
         showlegend=False,
         xaxis={

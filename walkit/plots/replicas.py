@@ -12,25 +12,9 @@ import numpy.typing as npt
 
 from walkit._internal.arguments import check_choice, refuse
 from walkit.metrics import TrafficStatistics
+from walkit.plots import style
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    WINE,
-    Figure,
-    Theme,
-    colour,
-    dress,
-    figure,
-    go,
-    hatch,
-    subplots,
-)
+from walkit.plots.style import Figure, colour, dress, figure, go, hatch, subplots
 from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_axis, bytes_text, count_text, duration_text
 
 
@@ -39,7 +23,6 @@ def replication_lag(
     *,
     marks: Iterable[tuple[float, str]] = (),
     subtitle: Sequence[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw the durable LSNs of a primary and its replica, and below them the lag in records, on one clock.
 
@@ -63,20 +46,19 @@ def replication_lag(
         alt=f"Durable LSNs of primary and replica over time, and below them the lag in records: {most}"
         + "".join(f"; {what} at {time_s:.1f} s" for time_s, what in moments),
         height=520,
-        theme=theme,
         hovermode="x unified",
     )
-    for label, values, paint in (("primary", primary, BLUE), ("replica", replica, ORANGE)):
+    for label, values, paint in (("primary", primary, style.BLUE), ("replica", replica, style.ORANGE)):
         line = go.Scatter(x=at, y=values, mode="lines", name=label, line={"color": paint, "shape": "hv"})
         drawing.add_trace(line, row=1, col=1)
     behind = go.Scatter(
-        x=at, y=lag, mode="lines", name="lag", line={"color": VERMILION, "shape": "hv"}, fill="tozeroy"
+        x=at, y=lag, mode="lines", name="lag", line={"color": style.VERMILION, "shape": "hv"}, fill="tozeroy"
     )
     drawing.add_trace(behind, row=2, col=1)
     times = [*at.tolist(), *(time_s for time_s, _ in moments)]
     start, end = min(times, default=0.0), max(times, default=0.0)
     for number, (time_s, what) in enumerate(moments):
-        drawing.add_vline(x=time_s, line={"color": NEUTRAL, "dash": "dot", "width": 1})
+        drawing.add_vline(x=time_s, line={"color": style.NEUTRAL, "dash": "dot", "width": 1})
         drawing.add_annotation(
             x=time_s,
             y=1.0,
@@ -104,23 +86,23 @@ LEFT_PX = 90
 """The same room before both axes of time: events of one moment are aligned."""
 LINES = ("solid", "dash", "dot", "dashdot")
 STATES = {
-    "serving": (BLUE, 0),
-    "streaming": (GREEN, 0),
-    "following": (GREEN, 0),
-    "catching up": (ORANGE, 1),
-    "reading the log": (ORANGE, 1),
-    "connecting": (SKY, 3),
-    "greeting": (SKY, 3),
-    "failed": (WINE, 2),
-    "killed": (VERMILION, 2),
-    "stopped": (NEUTRAL, 4),
-    "new": (PURPLE, 5),
+    "serving": (style.BLUE, 0),
+    "streaming": (style.GREEN, 0),
+    "following": (style.GREEN, 0),
+    "catching up": (style.ORANGE, 1),
+    "reading the log": (style.ORANGE, 1),
+    "connecting": (style.SKY, 3),
+    "greeting": (style.SKY, 3),
+    "failed": (style.WINE, 2),
+    "killed": (style.VERMILION, 2),
+    "stopped": (style.NEUTRAL, 4),
+    "new": (style.PURPLE, 5),
 }
 """Colour and hatch of each state; one that is not here is blue."""
 CODECS = (
-    ("as stored", "plain_bytes", BLUE, 0),
-    ("zstd", "zstd_bytes", ORANGE, 1),
-    ("snappy", "snappy_bytes", GREEN, 2),
+    ("as stored", "plain_bytes", style.BLUE, 0),
+    ("zstd", "zstd_bytes", style.ORANGE, 1),
+    ("snappy", "snappy_bytes", style.GREEN, 2),
 )
 
 
@@ -153,25 +135,20 @@ def lag_over_time(
     series: Sequence[LagSeries],
     *,
     unit: LagUnit = "records",
-    marks: Iterable[tuple[float, str]] = (),
     span_s: tuple[float, float] | None = None,
-    subtitle: Sequence[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw the lag of each replica, in one of three units. A curve has gaps while the lag is unknown.
 
-    `marks` are moments, (time in s, what happened), drawn as dotted lines; `span_s` is the time that the axis shows;
-    None: all of it. OptionsError for another unit.
+    `span_s` is the time that the axis shows; None: all of it. OptionsError for another unit.
     """
     check_choice(unit, UNITS, "unit")
     curves = [(one, one.ms / 1000 if unit == "ms" else getattr(one, unit)) for one in series]
     told = "; ".join(f"{one.name}: {_last(values, unit)}" for one, values in curves) or "no replica yet"
     drawing = figure(
         "Replication lag",
-        subtitle=[*subtitle, told, drawn_by()],
+        subtitle=[told, drawn_by()],
         alt=f"The lag of each replica over time, in {'milliseconds' if unit == 'ms' else unit}: {told}",
         height=300,
-        theme=theme,
         hovermode="x unified",
         margin={"l": LEFT_PX},
     )
@@ -181,11 +158,6 @@ def lag_over_time(
             go.Scatter(
                 x=one.time_s, y=values, mode="lines", name=escape(one.name), line=line, connectgaps=False
             )
-        )
-    for time_s, what in marks:
-        drawing.add_vline(x=time_s, line={"color": NEUTRAL, "dash": "dot", "width": 1})
-        drawing.add_annotation(
-            x=time_s, y=1.0, yref="paper", yanchor="bottom", showarrow=False, text=escape(what), textangle=0
         )
     # Room for one unit if the lag is 0: an axis from 0 to 0 has no height.
     most = max((float(v) for _, values in curves for v in values[np.isfinite(values)]), default=0.0)
@@ -206,13 +178,7 @@ def _last(values: Float64Array, unit: LagUnit) -> str:
     return {"records": count_text, "bytes": bytes_text, "ms": duration_text}[unit](last)
 
 
-def state_lanes(
-    bars: Sequence[StateBar],
-    *,
-    span_s: tuple[float, float] | None = None,
-    subtitle: Sequence[str] = (),
-    theme: Theme = None,
-) -> Figure:
+def state_lanes(bars: Sequence[StateBar], *, span_s: tuple[float, float] | None = None) -> Figure:
     """Draw a lane for each side and in it a bar for each state that it was in, on one clock; the first lane on top.
 
     `span_s` is the time that the axis shows; None: all of it.
@@ -222,17 +188,16 @@ def state_lanes(
     told = "; ".join(f"{lane}: {bar.state}" for lane, bar in last.items()) or "no replica yet"
     drawing = figure(
         "States",
-        subtitle=[*subtitle, told, drawn_by()],
+        subtitle=[told, drawn_by()],
         alt=f"The states of each replica over time as bars in a lane. Now: {told}",
         height=150 + 36 * max(len(lanes), 1),
-        theme=theme,
         barmode="overlay",
         bargap=0.35,
         margin={"l": LEFT_PX},
     )
     for state in dict.fromkeys(bar.state for bar in bars):
         found = [bar for bar in bars if bar.state == state]
-        paint, shape = STATES.get(state, (BLUE, 0))
+        paint, shape = STATES.get(state, (style.BLUE, 0))
         drawing.add_trace(
             go.Bar(
                 orientation="h",
@@ -257,9 +222,7 @@ def state_lanes(
     return drawing
 
 
-def sent_by_codec(
-    traffic: Mapping[str, TrafficStatistics], *, subtitle: Sequence[str] = (), theme: Theme = None
-) -> Figure:
+def sent_by_codec(traffic: Mapping[str, TrafficStatistics]) -> Figure:
     """Draw the bytes that travelled, a bar for each name, by codec; a mark shows the unpacked bytes of the frames."""
     told = (
         "; ".join(
@@ -270,10 +233,9 @@ def sent_by_codec(
     )
     drawing = figure(
         "Bytes sent",
-        subtitle=[*subtitle, drawn_by()],
+        subtitle=[drawn_by()],
         alt=f"Bytes that travelled by codec, and the bytes of the frames: {told}",
         height=150 + 36 * max(len(traffic), 1),
-        theme=theme,
         barmode="stack",
         bargap=0.35,
     )
@@ -298,7 +260,7 @@ def sent_by_codec(
             y=names,
             mode="markers",
             name="frames, unpacked",
-            marker={"symbol": "line-ns-open", "size": 18, "color": NEUTRAL, "line": {"width": 2}},
+            marker={"symbol": "line-ns-open", "size": 18, "color": style.NEUTRAL, "line": {"width": 2}},
             customdata=[bytes_text(size) for size in frames],
             hovertemplate="<b>%{y}: frames, unpacked</b><br>%{customdata}<extra></extra>",
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, NamedTuple
 
-from walkit.plots.style import HATCHES, NEUTRAL, Figure, Theme, dress, go, subplots
+from walkit.plots.style import NEUTRAL, Figure, dress, go, hatch, subplots
 from walkit.plots.units import bytes_axis
 
 FLAG = "triangle-right"
@@ -74,8 +74,6 @@ def draw_rows(
     low: float,
     high: float,
     axis: str,
-    *,
-    theme: Theme = None,
     **look: Any,
 ) -> Figure:
     """Draw panels one below the other over one axis from `low` to `high`, bytes; `look` is that of `dress`."""
@@ -91,7 +89,6 @@ def draw_rows(
     dress(
         drawing,
         title,
-        theme=theme,
         height=inner + 150 + 20 * (len(panels) > 1),
         barmode="overlay",
         bargap=0.25,
@@ -132,13 +129,7 @@ def _draw(drawing: Figure, panel: RowPanel, number: int) -> None:
                 "color": look.colour,
                 # Between two boxes there is a line that is seen on either page.
                 "line": {"width": 1, "color": NEUTRAL},
-                "pattern": {
-                    "shape": HATCHES[look.hatch % len(HATCHES)],
-                    "fgcolor": "rgba(255,255,255,0.75)",
-                    "fillmode": "overlay",
-                    "size": 7,
-                    "solidity": 0.2,
-                },
+                "pattern": hatch(look.hatch),
             },
             name=kind,
             legendgroup=kind,

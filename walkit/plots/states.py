@@ -8,7 +8,7 @@ from html import escape
 
 from walkit._internal.text import counted
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import BLUE, NEUTRAL, ORANGE, Figure, Theme, figure, go
+from walkit.plots.style import BLUE, NEUTRAL, ORANGE, Figure, figure, go
 from walkit.plots.units import COUNTS
 
 LEFT, RIGHT = BLUE, ORANGE
@@ -28,7 +28,7 @@ class StateLane:
     """(name, LSN) of each state: "left" or "right"."""
 
 
-def states_timeline(lanes: Iterable[StateLane], *, theme: Theme = None) -> Figure:
+def states_timeline(lanes: Iterable[StateLane]) -> Figure:
     """Draw each log's segments over its LSNs as a line of bars, and the states that are compared as marks on it."""
     drawn = list(lanes)
     names = [f"{at}. {escape(lane.name)}" for at, lane in enumerate(drawn, 1)]
@@ -36,7 +36,6 @@ def states_timeline(lanes: Iterable[StateLane], *, theme: Theme = None) -> Figur
         "States on the log's timeline",
         subtitle=["each area is a segment", drawn_by()],
         alt="Segments over LSN: " + "; ".join(_words(lane) for lane in drawn),
-        theme=theme,
         height=240 + 50 * len(drawn),
         barmode="overlay",
         xaxis={"title": {"text": "LSN"}, "rangemode": "tozero", **COUNTS},

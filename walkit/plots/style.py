@@ -1,8 +1,8 @@
 """One look for every figure, on light and on dark pages: colours, hatches, templates, titles.
 
 The first colours are Okabe and Ito's (jfly.uni-koeln.de/color) without black and yellow, which vanish on one of the two
-pages. Where areas are distinguished by colour, a hatch distinguishes them too. Paper is transparent in every theme: the
-page shows through.
+pages. Where areas are distinguished by colour, a hatch distinguishes them too. Paper is transparent: the page shows
+through.
 """
 
 from __future__ import annotations
@@ -10,40 +10,11 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 from html import escape, unescape
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
-from walkit._internal.arguments import check_choice
 from walkit.plots.display import Figure, go, make_subplots
 
-__all__ = [
-    "BLUE",
-    "CLEAR",
-    "COLOURS",
-    "GREEN",
-    "GRID",
-    "HATCHES",
-    "NEUTRAL",
-    "ORANGE",
-    "PURPLE",
-    "SKY",
-    "VERMILION",
-    "WARNING",
-    "WINE",
-    "Figure",
-    "Theme",
-    "colour",
-    "dress",
-    "figure",
-    "go",
-    "hatch",
-    "phase_colour",
-    "phase_hatch",
-    "subplots",
-    "template",
-]
-
-Theme: TypeAlias = Literal["light", "dark"] | None
-"""The page that a figure is for; None: either, in a grey that both carry."""
+__all__ = ["Figure", "go"]  # from `display`; what is defined here needs no list
 
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#A63A78", "#7F7F7F")
 """In the order in which series take them."""
@@ -65,13 +36,8 @@ FONT = "system-ui, sans-serif"
 LINE_CHARACTERS = 120
 """A subtitle that is longer continues in a line below."""
 
-_TEXT = {None: NEUTRAL, "light": "#33373d", "dark": "#d6d9de"}
-_HOVER = {
-    # A label of its own colours: over a transparent page a unified label would be transparent too.
-    None: {"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}},
-    "light": {"bgcolor": "rgba(255,255,255,0.97)", "bordercolor": "#999999", "font": {"color": "#22252a"}},
-    "dark": {"bgcolor": "rgba(38,40,45,0.97)", "bordercolor": "#777777", "font": {"color": "#e8e8e8"}},
-}
+HOVER = {"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}}
+"""A label of its own colours: over a transparent page a unified label would be transparent too."""
 _HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX = 12, 24, 17, 56
 
 
@@ -112,10 +78,8 @@ def _pattern(shape: str | Sequence[str]) -> dict[str, Any]:
     }
 
 
-def template(theme: Theme = None) -> go.layout.Template:
-    """Return the plotly template of a theme: colours, paper, lines. OptionsError for an unknown theme."""
-    check_choice(theme, _TEXT, "theme")
-    text = _TEXT[theme]
+def _template() -> go.layout.Template:
+    """Return the plotly template: colours, paper, lines."""
     axis = {
         "gridcolor": GRID,
         "linecolor": GRID,
@@ -128,20 +92,20 @@ def template(theme: Theme = None) -> go.layout.Template:
         layout={
             "paper_bgcolor": CLEAR,
             "plot_bgcolor": CLEAR,
-            "font": {"color": text, "family": FONT, "size": 13},
+            "font": {"color": NEUTRAL, "family": FONT, "size": 13},
             "colorway": list(COLOURS),
-            "hoverlabel": _HOVER[theme],
+            "hoverlabel": HOVER,
             "xaxis": axis,
             "yaxis": axis,
             "legend": {"orientation": "h", "x": 0, "yanchor": "top", "traceorder": "normal"},
-            "modebar": {"bgcolor": CLEAR, "color": text, "activecolor": BLUE},
+            "modebar": {"bgcolor": CLEAR, "color": NEUTRAL, "activecolor": BLUE},
         }
     )
 
 
-def figure(title: str, *, theme: Theme = None, **look: Any) -> Figure:
+def figure(title: str, **look: Any) -> Figure:
     """Return an empty figure in the look of walkit; `look` is that of `dress`."""
-    return dress(Figure(), title, theme=theme, **look)
+    return dress(Figure(), title, **look)
 
 
 def subplots(**grid: Any) -> Figure:
@@ -158,7 +122,6 @@ def dress(
     warnings: Sequence[str] = (),
     alt: str = "",
     height: int = 420,
-    theme: Theme = None,
     **layout: Any,
 ) -> Figure:
     """Give an existing figure the look of walkit, and return it.
@@ -176,7 +139,7 @@ def dress(
     margin = {"l": 70, "r": 20, "t": head + 18, "b": _BELOW_PX, **layout.pop("margin", {})}
     inner = max(height + max(added, 0) - margin["t"] - margin["b"], 50)
     bare.update_layout(
-        template=template(theme),
+        template=_template(),
         title={
             "text": "<br>".join([*([title] if title else []), *lines]),
             "x": 0.01,
@@ -195,7 +158,6 @@ def dress(
             "alt": alt or _plain(title),
             "facts": list(subtitle),
             "warnings": list(warnings),
-            "theme": theme,
         },
         **layout,
     )

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from html import escape
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from walkit.measure import Run, RunEvent
+from walkit.plots import style
 from walkit.plots.facts import run_facts, run_warnings
-from walkit.plots.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    Figure,
-    Theme,
-    dress,
-    go,
-    subplots,
-)
+from walkit.plots.style import Figure, dress, go, subplots
 from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS, duration_text
 
 Float64Array = npt.NDArray[np.float64]
@@ -81,135 +68,13 @@ class LiveSeries:
         return len(self.time_s)
 
 
-_PANELS: tuple[tuple[str, str, tuple[tuple[str, str, str], ...]], ...] = (
-    ("records/s", "linear", (("records_per_s", "records/s", BLUE),)),
-    (
-        "latency",
-        "log",
-        (
-            ("p50_us", "p50", GREEN),
-            ("p99_us", "p99", ORANGE),
-            ("max_us", "max", VERMILION),
-            ("write_us", "write and sync of a frame, mean", SKY),
-        ),
-    ),
-    (
-        "queue",
-        "linear",
-        (("queue_records", "records that wait", PURPLE), ("in_flight", "frames in flight, mean", BLUE)),
-    ),
-    ("rec./frame", "linear", (("frame_records", "records per frame, mean", BLUE),)),
-    ("B/frame", "linear", (("frame_bytes", "bytes per frame, mean", GREEN),)),
-)
-_HEIGHTS = (0.27, 0.29, 0.13, 0.13, 0.13)
-HEIGHT_PX = 760
-EVENTS_SHARE = 0.05
-
-
-def live_timeline(
-    series: LiveSeries,
-    *,
-    title: str = "",
-    subtitle: Sequence[str] = (),
-    warnings: Sequence[str] = (),
-    window_s: float | None = None,
-    theme: Theme = None,
-) -> Figure:
-    """Draw throughput, latency percentiles, queue, frame sizes and events, one below the other on one clock.
-
-    Panels and curves without a value are left out; before anything was seen, all are there. `window_s` is how many
-    seconds back from the newest point the first view reaches; None: all of it. `move_live_timeline` gives the figure a
-    newer series.
-    """
-    seen = seen_curves(series)
-    rows = [
-        (share, label, scale, [curve for curve in curves if curve[0] in seen])
-        for share, (label, scale, curves) in zip(_HEIGHTS, _PANELS, strict=True)
-    ]
-    rows = [row for row in rows if row[3]]
-    shares = [row[0] for row in rows] + [EVENTS_SHARE]
-    last = len(shares)
-    panels = subplots(rows=last, cols=1, shared_xaxes=True, vertical_spacing=0.02, row_heights=shares)
-    drawing = dress(
-        panels,
-        escape(title),
-        subtitle=subtitle,
-        warnings=warnings,
-        alt=f"A working log over time: {', '.join(row[1] for row in rows)}, and events",
-        height=round(160 + (HEIGHT_PX - 160) * sum(shares)),
-        theme=theme,
-        hovermode="x unified",
-    )
-    for row, (_, label, scale, curves) in enumerate(rows, start=1):
-        for _, shown, paint in curves:
-            line = {"color": paint}
-            curve = go.Scatter(
-                mode="lines", name=shown, line=line, connectgaps=False, showlegend=len(curves) > 1
-            )
-            drawing.add_trace(curve, row=row, col=1)
-        drawing.update_yaxes(title={"text": label, "font": {"size": 11}}, type=scale, row=row, col=1)
-        if scale == "linear":
-            drawing.update_yaxes(rangemode="tozero", **COUNTS, row=row, col=1)
-        else:
-            drawing.update_yaxes(hoverformat=".3s", **LOG_SECONDS, row=row, col=1)
-    events = go.Scatter(
-        mode="markers", name="events", showlegend=False, hovertemplate="%{text}<extra></extra>"
-    )
-    drawing.add_trace(events, row=last, col=1)
-    drawing.update_yaxes(visible=False, range=[0, 2], row=last, col=1)
-    drawing.update_xaxes(**CLOCK)
-    drawing.layout.meta = {**drawing.layout.meta, "curves": list(seen)}
-    move_live_timeline(drawing, series, window_s=window_s)
-    return drawing
-
-
-def seen_curves(series: LiveSeries) -> tuple[str, ...]:
-    """Return the columns that have a value, of those that are drawn; all of them before anything was seen."""
-    drawn = [name for _, _, curves in _PANELS for name, _, _ in curves]
-    seen = tuple(name for name in drawn if np.isfinite(getattr(series, name)).any())
-    return seen or tuple(drawn)
-
-
-def move_live_timeline(drawing: go.Figure, series: LiveSeries, *, window_s: float | None = None) -> None:
-    """Make a figure of `live_timeline` show another series with the same `seen_curves`, in place.
-
-    That is much less work than drawing it again. Changed values are replaced as a whole, so a shallow copy (Panel keeps
-    one) shows a difference. ValueError if the series has other curves.
-    """
-    traces, seen = iter(drawing.data), seen_curves(series)
-    if list(seen) != list(drawing.layout.meta["curves"]):
-        raise ValueError("the series has other curves than the figure: draw another figure")
-    for name in seen:
-        values = getattr(series, name)
-        next(traces).update(x=series.time_s, y=values / 1e6 if name.endswith("_us") else values)
-    killed = [event.name == "SIGKILL" for event in series.events]
-    # One mark without a place if no event exists: for an empty curve alone plotly.js draws axes of NaN.
-    nowhere: list[Any] = [None]
-    next(traces).update(
-        x=[event.time_s for event in series.events] or nowhere,
-        y=[1] * len(killed) or nowhere,
-        text=[event_text(event) for event in series.events] or nowhere,
-        marker={
-            "symbol": ["x" if kill else "line-ns-open" for kill in killed],
-            "color": [VERMILION if kill else PURPLE for kill in killed],
-            "size": 12,
-        },
-        overwrite=True,
-    )
-    end_s = float(series.time_s[-1]) if len(series) else 1.0
-    begin_s = 0.0 if window_s is None else max(end_s - window_s, 0.0)
-    span = [begin_s, max(end_s, begin_s + 1.0)]
-    axes = {axis.plotly_name: axis.to_plotly_json() | {"range": span} for axis in drawing.select_xaxes()}
-    drawing.update_layout(axes, overwrite=True)
-
-
 def event_text(event: RunEvent) -> str:
     """Return an event and its attributes, as HTML for a hover label."""
     facts = (f"{escape(name)}={escape(str(value))}" for name, value in event.attributes.items())
     return "<br>".join([f"<b>{escape(event.name)}</b>", *facts])
 
 
-def throughput_timeline(run: Run, *, theme: Theme = None) -> Figure:
+def throughput_timeline(run: Run) -> Figure:
     """Draw records/s, below it p50, p99 and maximum latency, and below that the events, all on one clock.
 
     The dashed line is the raw-device baseline of the same run, in writes/s. Each point is one bucket of
@@ -230,23 +95,24 @@ def throughput_timeline(run: Run, *, theme: Theme = None) -> Figure:
         subtitle=run_facts([run]),
         warnings=run_warnings([run], named=False),
         alt=_words(run),
-        theme=theme,
         height=520 + (20 * len(names) + 40 if shown else 0),
         hovermode="x unified",
     )
     middle = line.middle_s
-    rate = go.Scatter(x=middle, y=line.records_per_s, mode="lines", name="records/s", line={"color": BLUE})
+    rate = go.Scatter(
+        x=middle, y=line.records_per_s, mode="lines", name="records/s", line={"color": style.BLUE}
+    )
     drawing.add_trace(rate, row=1, col=1)
     if run.baseline is not None:
         raw = run.baseline.writes_per_s
         label = f"raw {run.baseline.mode} writes/s, {run.baseline.block_bytes:,} B"
-        dashes = {"color": NEUTRAL, "dash": "dash", "width": 1}
+        dashes = {"color": style.NEUTRAL, "dash": "dash", "width": 1}
         across = go.Scatter(x=[0, run.duration_s], y=[raw, raw], mode="lines", name=label, line=dashes)
         drawing.add_trace(across, row=1, col=1)
     for label, values, paint in (
-        ("p50", line.p50_us / 1e6, GREEN),
-        ("p99", line.p99_us / 1e6, ORANGE),
-        ("max", line.max_us / 1e6, VERMILION),
+        ("p50", line.p50_us / 1e6, style.GREEN),
+        ("p99", line.p99_us / 1e6, style.ORANGE),
+        ("max", line.max_us / 1e6, style.VERMILION),
     ):
         # A bucket without records has no latency: the line has a gap there.
         curve = go.Scatter(
@@ -261,7 +127,7 @@ def throughput_timeline(run: Run, *, theme: Theme = None) -> Figure:
                 ", ".join(f"{name}={value}" for name, value in event.attributes.items()) for event in shown
             ],
             mode="markers",
-            marker={"symbol": "line-ns-open", "color": PURPLE, "size": 12},
+            marker={"symbol": "line-ns-open", "color": style.PURPLE, "size": 12},
             name="events",
             showlegend=False,
         )

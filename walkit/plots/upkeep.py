@@ -8,22 +8,10 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from walkit._internal.text import counted, lsn_range
+from walkit.plots import style
 from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.rows import FLAG, Box, Look, Mark, RowPanel, draw_rows
-from walkit.plots.style import (
-    BLUE,
-    GREEN,
-    NEUTRAL,
-    ORANGE,
-    PURPLE,
-    SKY,
-    VERMILION,
-    WINE,
-    Figure,
-    Theme,
-    figure,
-    go,
-)
+from walkit.plots.style import Figure, figure, go
 from walkit.plots.units import bytes_text
 from walkit.read.inventory import LogInventory, SegmentStock
 
@@ -38,7 +26,7 @@ class Amplification(NamedTuple):
     """Bytes written so far, by appending, compacting, trimming and checkpoints, for each byte of the user's."""
 
 
-def amplification(steps: Sequence[Amplification], *, theme: Theme = None) -> Figure:
+def amplification(steps: Sequence[Amplification]) -> Figure:
     """Draw both over the steps, in their order. ValueError without a step."""
     if not steps:
         raise ValueError("no step to draw")
@@ -48,15 +36,20 @@ def amplification(steps: Sequence[Amplification], *, theme: Theme = None) -> Fig
         subtitle=["after each step", drawn_by()],
         alt="Space and write amplification after each step: "
         + "; ".join(f"{s.step} {s.space:.2f}, {s.written:.2f}" for s in steps[-12:]),
-        theme=theme,
         height=330,
         yaxis={"title": {"text": "times"}, "rangemode": "tozero"},
         hovermode="x unified",
     )
     numbers = list(range(1, len(steps) + 1))
     for name, values, paint, symbol, dash in (
-        ("space: bytes of the log per live byte", [s.space for s in steps], BLUE, "circle", "solid"),
-        ("writes: bytes written per user byte", [s.written for s in steps], VERMILION, "square", "dash"),
+        ("space: bytes of the log per live byte", [s.space for s in steps], style.BLUE, "circle", "solid"),
+        (
+            "writes: bytes written per user byte",
+            [s.written for s in steps],
+            style.VERMILION,
+            "square",
+            "dash",
+        ),
     ):
         drawing.add_trace(
             go.Scatter(
@@ -69,17 +62,17 @@ def amplification(steps: Sequence[Amplification], *, theme: Theme = None) -> Fig
                 hovertemplate="%{y:.2f}",
             )
         )
-    drawing.add_hline(1.0, line={"color": NEUTRAL, "dash": "dot", "width": 1})
+    drawing.add_hline(1.0, line={"color": style.NEUTRAL, "dash": "dot", "width": 1})
     texts = [f"{number}. {step.step}" for number, step in zip(numbers, steps, strict=True)]
     every = -(-len(numbers) // 12)
     drawing.update_xaxes(tickvals=numbers[::every], ticktext=texts[::every])
     return drawing
 
 
-_STATES = {"sealed": Look(BLUE, 0), "compacted": Look(GREEN, 1), "open": Look(ORANGE, 5)}
-_GOING = Look(WINE, 2)
-_BELOW = Look(PURPLE, 4)
-_LIVE, _DEAD, _HELD = Look(SKY, 0), Look(NEUTRAL, 2), Look(VERMILION, 3)
+_STATES = {"sealed": Look(style.BLUE, 0), "compacted": Look(style.GREEN, 1), "open": Look(style.ORANGE, 5)}
+_GOING = Look(style.WINE, 2)
+_BELOW = Look(style.PURPLE, 4)
+_LIVE, _DEAD, _HELD = Look(style.SKY, 0), Look(style.NEUTRAL, 2), Look(style.VERMILION, 3)
 
 
 def upkeep(
@@ -87,7 +80,6 @@ def upkeep(
     *,
     before: LogInventory | None = None,
     going: Collection[str] = (),
-    theme: Theme = None,
 ) -> Figure:
     """Draw a log by its bytes: segments, below them which part holds live keys, then marks, claims and cursors.
 
@@ -115,7 +107,6 @@ def upkeep(
         subtitle=[lsn_range(inventory.first_lsn, inventory.last_lsn), drawn_by()],
         alt=f"Segments of {inventory.location} by bytes: {summary}{was}. Marks: "
         + "; ".join(mark.text for mark in panels[-1].marks),
-        theme=theme,
     )
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from walkit._internal.arguments import refuse
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import NEUTRAL, Figure, Theme, colour, dress, go, hatch, subplots
+from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, hatch, subplots
 from walkit.plots.units import CLOCK, COUNTS
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _GROUPS = (
 """Names of faults in the legend, and their kinds."""
 
 
-def world_schedule(outcome: Outcome, *, theme: Theme = None) -> Figure:
+def world_schedule(outcome: Outcome) -> Figure:
     """Draw how far everyone was, and below it the faults, in a lane for each process and each direction of a link.
 
     `outcome` is of `run_schedule(schedule, sample_ms=...)`; OptionsError for one without samples.
@@ -50,7 +50,6 @@ def world_schedule(outcome: Outcome, *, theme: Theme = None) -> Figure:
         alt=f"LSNs over virtual time of primary, replicas and readers, at the end {last}; below them "
         f"{len(faults)} faults: {'; '.join(map(str, faults))}",
         height=420 + 24 * max(len(lanes), 1),
-        theme=theme,
         barmode="overlay",
     )
     at_s = [sample.at_ms / 1000 for sample in samples]

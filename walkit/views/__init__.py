@@ -12,7 +12,7 @@ from walkit.store import Store
 from walkit.views.fault_lab import FaultReport
 from walkit.views.given import Given, given
 from walkit.views.history import History, Point
-from walkit.views.live import LiveView, view_of_run
+from walkit.views.live import LiveView
 from walkit.views.page import app, make_shell
 from walkit.views.page_compaction import CompactionView
 from walkit.views.page_recovery import RecoveryView
@@ -62,7 +62,7 @@ def live(target: WriteAheadLog | Store) -> LiveView:
 
 def recorded(run: Run) -> LiveView:
     """Return the same page of a recorded Run."""
-    return view_of_run(run, in_cell=_prepare())
+    return LiveView(RunSource(run), in_cell=_prepare())
 
 
 def _prepare() -> bool:

@@ -11,7 +11,8 @@ async function plotly(model) {
 }
 
 async function render({ model, el }) {
-  const [status, numbers, figure] = [1, 2, 3].map(() => el.appendChild(document.createElement("div")));
+  const [status, numbers, place] = [1, 2, 3].map(() => el.appendChild(document.createElement("div")));
+  const figures = [];
   const Plotly = await plotly(model);
   let drawing = Promise.resolve();
   const write = () => {
@@ -20,26 +21,29 @@ async function render({ model, el }) {
   };
   const draw = () => {
     drawing = drawing.then(() => {
-      const { data, layout } = JSON.parse(model.get("figure"));
-      return Plotly.react(figure, data, layout, { displaylogo: false, responsive: true, showSendToCloud: false });
+      const config = { displaylogo: false, responsive: true, showSendToCloud: false };
+      return Promise.all(JSON.parse(model.get("figures")).map(({ data, layout }, at) => {
+        figures[at] ??= place.appendChild(document.createElement("div"));
+        return Plotly.react(figures[at], data, layout, config);
+      }));
     });
   };
   write();
-  // A figure that has no width yet would be drawn in plotly's default one.
+  // Figures without a width yet would be drawn in plotly's default one.
   const sized = new ResizeObserver(() => {
     if (el.clientWidth) {
       sized.disconnect();
       draw();
-      model.on("change:figure", draw);
+      model.on("change:figures", draw);
     }
   });
   sized.observe(el);
   model.on("change:status change:numbers", write);
   return () => {
     sized.disconnect();
-    model.off("change:figure", draw);
+    model.off("change:figures", draw);
     model.off("change:status change:numbers", write);
-    drawing.then(() => Plotly.purge(figure));
+    drawing.then(() => figures.forEach(Plotly.purge));
   };
 }
 

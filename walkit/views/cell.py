@@ -3,12 +3,13 @@
 While a cell runs, the kernel takes no message of the browser, and Run All leaves no moment between two cells. A widget
 that waits for the browser's answer before it sends more (as Panel's do) stops for as long, and one that takes the
 browser's messages on the kernel's thread (Plotly's FigureWidget) may be handling one when another thread moves it. This
-widget has no messages of its own: its state is sentence, numbers and figure, and each change of it is sent. A browser
+widget has no messages of its own: its state is sentence, numbers and figures, and each change of it is sent. A browser
 that comes late draws the state as it is then.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -36,11 +37,11 @@ class CellWidget(anywidget.AnyWidget):
     plotly_js = traitlets.Unicode().tag(sync=True)
     status = traitlets.Unicode().tag(sync=True)
     numbers = traitlets.Unicode().tag(sync=True)
-    figure = traitlets.Unicode().tag(sync=True)
+    figures = traitlets.Unicode("[]").tag(sync=True)
 
 
 class CellFace:
-    """Sentence, numbers and figure in a cell. Any thread may change it, one at a time."""
+    """Sentence, numbers and figures in a cell. Any thread may change it, one at a time."""
 
     def __init__(self) -> None:
         self.widget = CellWidget(plotly_js=_plotly_js())
@@ -50,9 +51,9 @@ class CellFace:
         self.widget.status = status
         self.widget.numbers = numbers
 
-    def draw(self, drawing: Figure) -> None:
-        """Show another figure."""
-        self.widget.figure = drawing.to_json()
+    def draw(self, drawings: Iterable[Figure]) -> None:
+        """Show other figures."""
+        self.widget.figures = f"[{','.join(drawing.to_json() for drawing in drawings)}]"
 
     def mimebundle(self, **named: Any) -> Any:
         """Return its view in a cell."""

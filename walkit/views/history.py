@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from walkit.measure import FrameSample, LatencyHistogram, Run, RunEvent
+from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.condensed import FINE_ROWS, Condensed, Int64Array, fine_counts, percentile_ns
 from walkit.metrics import LogStatistics
 from walkit.plots import LATENCY_EDGES_S, Band, LiveSeries, LoadSeries
@@ -306,11 +306,3 @@ def point_between(
         p999_us=known.get(99.9, NAN) / 1_000,
         frames_per_s=frames / interval_s if interval_s > 0 else NAN,
     )
-
-
-def points_of_run(run: Run) -> list[Point]:
-    """Return the timeline of a recorded Run as points, one per bucket, at its end; values that it lacks are nan."""
-    line = run.timeline
-    ends = line.start_s + line.width_s
-    columns = (ends, line.records_per_s, line.p50_us, line.p99_us, line.max_us)
-    return [Point(*values) for values in zip(*(column.tolist() for column in columns), strict=True)]

@@ -1,4 +1,4 @@
-"""The live view: a source, as a sentence, a row of numbers and a figure. It renders, nothing else."""
+"""The live view: a source, as a sentence, a row of numbers and figures. It renders, nothing else."""
 
 from __future__ import annotations
 
@@ -6,10 +6,17 @@ import math
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
-from walkit.measure import Run
+import numpy as np
+
 from walkit.metrics import LogStatistics
-from walkit.plots import Figure, live_timeline, move_live_timeline
-from walkit.plots.timeline import seen_curves
+from walkit.plots import (
+    Figure,
+    live_latency,
+    live_rates,
+    move_live_latency,
+    move_live_rates,
+    throughput_timeline,
+)
 from walkit.views.history import History, Point
 from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.sources import Reading, RunSource, Source
@@ -18,7 +25,7 @@ if TYPE_CHECKING:
     from walkit.views.cell import CellFace
 
 WINDOW_S = 60.0
-"""Seconds back that the figure reaches before it is moved."""
+"""Seconds back that the figures reach."""
 HELP = {f.name: f"{f.metadata['help']} ({f.metadata['unit']})" for f in fields(LogStatistics)}
 
 
@@ -28,37 +35,39 @@ class LiveView(View):
     With `in_cell` it is for a notebook's cell (see `walkit.views.cell`), else for a page of Panel.
     """
 
-    def __init__(self, source: Source, history: History | None = None, *, in_cell: bool = False) -> None:
+    def __init__(self, source: Source, *, in_cell: bool = False) -> None:
         super().__init__()
         self.source = source
-        self.history = History() if history is None else history
+        self.history = History()
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self.numbers = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.window_s = None if isinstance(source, RunSource) else WINDOW_S
-        self._seen: tuple[str, ...] = ()
-        self._drawing = self._drawn()
+        self.drawings: list[Figure] = []
+        """The rates, and the latencies once some are seen; of a Run its timeline alone."""
         # Linked, each curve that is moved would be a message of its own, and a redraw.
-        self.figure = figure_pane(self._drawing, link_figure=False)
-        self._layout = pn.Column(self.status, self.numbers, self.figure, sizing_mode="stretch_width")
-        self._stale = False
+        self.panes = [figure_pane(link_figure=False) for _ in range(2)]
+        self._layout = pn.Column(self.status, self.numbers, *self.panes, sizing_mode="stretch_width")
+        self._stale = True
         self._cell: CellFace | None = None
         if in_cell:
             from walkit.views.cell import CellFace
 
             self._cell = CellFace()
-            self._cell.draw(self._drawing)
         self.refresh()
 
-    def _drawn(self) -> Figure:
-        """Return the figure of the history: the one that there is, moved, while the same curves have values."""
-        series = self.history.series()
-        seen = seen_curves(series)
-        if seen == self._seen:
-            move_live_timeline(self._drawing, series, window_s=self.window_s)
-            return self._drawing
-        self._seen, drawing = seen, live_timeline(series, window_s=self.window_s)
-        drawing.layout.update(uirevision="live", autosize=True)  # the zoom stays
-        return drawing
+    def _drawn(self) -> list[Figure]:
+        """Return the figures of the history: those that there are, moved, or others once latencies are seen."""
+        if isinstance(self.source, RunSource):
+            return [throughput_timeline(self.source.run)]
+        last = self.history.last
+        newest = self.history.since(last.time_s - WINDOW_S) + 1 if last is not None else 0
+        series = [self.history.load_series("", newest)]
+        if len(self.drawings) < 2 and np.isfinite(series[0].live.p50_us).any():
+            return [live_rates(series, window_s=WINDOW_S), live_latency(series, window_s=WINDOW_S)]
+        if not self.drawings:
+            return [live_rates(series, window_s=WINDOW_S)]
+        for drawing, move in zip(self.drawings, (move_live_rates, move_live_latency), strict=False):
+            move(drawing, series, window_s=WINDOW_S)
+        return self.drawings
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         if self._cell is not None:
@@ -68,35 +77,33 @@ class LiveView(View):
     def refresh(self) -> bool:
         """Show the new points; False if nothing more will come."""
         reading = self.source.read()
-        self.history.add(reading.points, reading.events)
+        self.history.add(reading.points, reading.events, details=reading.details)
         status = sentence_html(reading.status, warnings=reading.warnings, problem=reading.problem)
         numbers = numbers_html(_numbers(reading, reading.totals or self.history.last))
-        self._stale = self._stale or bool(reading.points or reading.events)
         if self._cell is not None:
             self._cell.show(status, numbers)
-            if self._stale:
-                self._stale = False
-                self._drawing = self._drawn()
-                self._cell.draw(self._drawing)
-            return not reading.ended
-        self.status.object = status
-        self.numbers.object = numbers
-        if self._stale:
+        else:
+            self.status.object, self.numbers.object = status, numbers
+        if self._stale or reading.points or reading.events:
             self._stale = False
-            before, self._drawing = self._drawing, self._drawn()
-            self.figure.object = self._drawing
-            if before is self._drawing:
-                self.figure.param.trigger("object")
+            self._draw()
         return not reading.ended
+
+    def _draw(self) -> None:
+        self.drawings = self._drawn()
+        for drawing in self.drawings:
+            drawing.layout.update(uirevision="live", autosize=True)  # the zoom stays
+        if self._cell is not None:
+            self._cell.draw(self.drawings)
+            return
+        for pane, drawing in zip(self.panes, self.drawings, strict=False):
+            if pane.object is drawing:
+                pane.param.trigger("object")
+            pane.param.update(object=drawing, visible=True)
 
     def close(self) -> None:
         """Stop watching. The view stays as it is."""
         self.source.close()
-
-
-def view_of_run(run: Run, *, in_cell: bool = False) -> LiveView:
-    """Return a view of a recorded Run, on its own clock."""
-    return LiveView(RunSource(run), History(points_max=max(len(run.timeline), 1)), in_cell=in_cell)
 
 
 def _numbers(reading: Reading, last: Point | None) -> list[tuple[str, str, str]]:
@@ -107,6 +114,7 @@ def _numbers(reading: Reading, last: Point | None) -> list[tuple[str, str, str]]
         ("records per frame", _count(point.frame_records), f"mean {when}"),
         ("frames in flight", _count(point.in_flight), f"mean {when}"),
         ("bytes per frame", _count(point.frame_bytes), f"mean {when}, padding included"),
+        ("write and sync of a frame, µs", _count(point.write_us), f"mean {when}"),
     ]
     if reading.latency is not None:
         for name, us in reading.latency.percentiles_us().items():

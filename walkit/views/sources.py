@@ -16,7 +16,7 @@ from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
 from walkit.plots import Band
 from walkit.storage.address import FILES
-from walkit.views.history import EVENTS_MAX, Detail, Point, detail_of, point_between, points_of_run
+from walkit.views.history import EVENTS_MAX, Detail, Point, detail_of, point_between
 from walkit.workload.steady import SteadyLine, SteadyWriter
 
 IDLE_NS = 2_000_000_000
@@ -115,14 +115,15 @@ class LogSource:
         moves = (after.appended_lsn, after.acked_lsn) != (before.appended_lsn, before.acked_lsn)
         self._active_ns = now_ns if moves else self._active_ns
         was_idle, self._is_idle = self._is_idle, now_ns - self._active_ns > IDLE_NS
+        latency = self._driven(log)
         point = point_between(
             before,
             after,
             time_s=(now_ns - self._start_ns) / 1e9,
             interval_s=(now_ns - self._last_ns) / 1e9,
-            latency=self._driven(log),
+            latency=latency,
         )
-        # The figure continues with a gap.
+        # The figures continue with a gap.
         gap = [Point((self._last_ns - self._start_ns) / 1e9)] if was_idle else []
         self._last, self._last_ns = after, now_ns
         idle = ""
@@ -132,6 +133,9 @@ class LogSource:
         return Reading(
             status=f"The log {self._name} is open, durability {self._durability}.{idle}",
             points=[] if self._is_idle else [*gap, point],
+            details=[]
+            if self._is_idle
+            else [*(detail_of(None, None) for _ in gap), detail_of(latency, None)],
             events=events,
             statistics=after,
             latency=self._latency,
@@ -231,20 +235,17 @@ class ChildSource:
 
 
 class RunSource:
-    """A Run that was recorded: everything at once, then nothing."""
+    """A Run that was recorded: its numbers, and nothing that moves."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._told = False
+        self.run = run
 
     def read(self) -> Reading:
-        """Return all points at the first call."""
-        run, first, self._told = self._run, not self._told, True
+        """Return the numbers of the whole Run."""
+        run = self.run
         when = run.started_at.strftime("%Y-%m-%d %H:%M:%S %Z")
         return Reading(
             status=f"Recorded: {run.name}, {when}, durability {run.durability}, {run.arrival} loop.",
-            points=points_of_run(run) if first else [],
-            events=list(run.events) if first else [],
             latency=run.latency.get("total"),
             totals=_totals(run),
             warnings=run.warnings,
