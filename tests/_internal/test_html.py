@@ -32,7 +32,7 @@ from walkit.format.file_names import cursor_file_name
 from walkit.measure import FrameSummary, Timeline
 from walkit.models import CrashingStorage
 from walkit.models.device import PRESETS, MeasuredLatency
-from walkit.workload import EmpiricalBytes, OpenLoop, Workload, ycsb
+from walkit.workload import OpenLoop, UniformBytes, Workload, ycsb
 
 if TYPE_CHECKING:
     from tests.conftest import Checkout
@@ -143,7 +143,7 @@ def test_marks_are_in_their_parts() -> None:
 
 NO_TIME = Timeline(start_s=[], width_s=[], records=[], p50_us=[], p99_us=[], max_us=[])  # type: ignore[arg-type]
 SOME_TIME = Timeline.from_samples([1_000_000, 7_000_000], [2_000, 9_000], duration_s=0.01, bucket_s=0.005)
-SIZES = EmpiricalBytes(sizes=list(range(1, 101)))
+SIZES = UniformBytes(low=1, high=100)
 MET: dict[str, tuple[Any, list[str]]] = {
     "options": (
         LogOptions(in_flight=4, policy=TakeAll(), retention=Retention(age_s=2.5)),
@@ -157,7 +157,10 @@ MET: dict[str, tuple[Any, list[str]]] = {
         ycsb("A"),
         ["Workload YCSB A", "KeyChoice(kind=zipfian)", "Mix(put=0.5, read=0.5)", "1,000"],
     ),
-    "arrivals": (Workload(arrival=OpenLoop(rate=3), value_bytes=SIZES), ["OpenLoop(rate=3)", "100 values"]),
+    "arrivals": (
+        Workload(arrival=OpenLoop(rate=3), value_bytes=SIZES),
+        ["OpenLoop(rate=3)", "UniformBytes(low=1, high=100)"],
+    ),
     "trace": (Workload(source=ycsb("C", operations=9).stream()), ["9 operations"]),
     "device": (PRESETS["gp3"], ["Device gp3", "125,000,000", "3,000", "mean 700 µs"]),
     "fit": (PRESETS["gp3"].with_latency(MeasuredLatency((2.5,) * 101)), ["101 values", "mean 2.5 µs"]),

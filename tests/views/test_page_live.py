@@ -15,18 +15,9 @@ from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.condensed import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
+from walkit.views.load_controls import DEFAULTS, PRESETS, LoadControls
 from walkit.views.page import make_shell
-from walkit.views.page_live import (
-    DEFAULTS,
-    PRESETS,
-    Card,
-    CardRow,
-    LivePage,
-    LoadControls,
-    LoadView,
-    cards_html,
-    spark_words,
-)
+from walkit.views.page_live import Card, CardRow, LivePage, LoadView, cards_html, spark_words
 from walkit.views.session import Session
 from walkit.views.shell import Shell
 from walkit.views.sources import Reading

@@ -182,10 +182,10 @@ def test_closing_the_session_ends_every_process(tmp_path: Path) -> None:
     page.start.clicks += 1
     assert page.start.disabled and "Starting the processes" in page.status.object
     assert done(page.lab) is None
-    page.restore({"unit": "ms", "rate": "2000", "codec": "none"})
-    assert page.state() == {"rate": "2000", "codec": "none", "unit": "ms"}
+    page.restore({"unit": "ms", "rate": "2000", "codec": ""})
+    assert page.state() == {"rate": "2000", "codec": "", "unit": "ms"}
     page.restore({"unit": "weeks", "rate": "7", "codec": "lzma"})
-    assert page.state() == {"rate": "2000", "codec": "none", "unit": "ms"}
+    assert page.state() == {"rate": "2000", "codec": "", "unit": "ms"}
     page.refresh()
     assert page.which.options == [PRIMARY, "replica 1"] and page.links["Cut"].disabled
     page.which.value = "replica 1"

@@ -14,7 +14,6 @@ from walkit.errors import OptionsError
 from walkit.record import Kind
 from walkit.workload import (
     YCSB,
-    EmpiricalBytes,
     KeyChoice,
     Mix,
     OpenLoop,
@@ -93,16 +92,10 @@ def test_only_keys_that_exist_are_drawn(kind: Any, count: int, seed: int) -> Non
 
 
 def test_sizes_are_those_of_their_distribution() -> None:
-    """Sizes at even quantiles: fixed, each of a range equally often, and seen sizes by their weights."""
+    """Sizes at even quantiles: a fixed one, and each of a range equally often."""
     at = (np.arange(1000) + 0.5) / 1000
     assert set(value_sizes(7, at).tolist()) == {7}
     assert np.bincount(value_sizes(UniformBytes(low=2, high=6), at))[2:].tolist() == [200] * 5
-    seen = EmpiricalBytes(sizes=[9, 1, 4], weights=[1, 2, 7])
-    assert np.unique(value_sizes(seen, at), return_counts=True)[1].tolist() == [200, 700, 100]
-    assert np.unique(value_sizes(EmpiricalBytes(sizes=[3, 3, 8]), at), return_counts=True)[0].tolist() == [
-        3,
-        8,
-    ]
 
 
 MIXED = Workload(
@@ -192,8 +185,6 @@ REFUSED: dict[str, Any] = {
     "value_bytes": lambda: Workload(value_bytes=-1),
     "value_bytes of text": lambda: Workload(value_bytes="100"),  # type: ignore[arg-type]
     "value_bytes low": lambda: UniformBytes(low=3, high=2),
-    "value_bytes seen": lambda: EmpiricalBytes(sizes=[]),
-    "value_bytes weights": lambda: EmpiricalBytes(sizes=[1], weights=[1, 2]),
     "mix": lambda: Mix(put=0.5),
     "mix of a dict": lambda: Workload(mix={"put": 1}),  # type: ignore[arg-type]
     "read": lambda: Mix(read=1.5),

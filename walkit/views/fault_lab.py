@@ -196,14 +196,6 @@ class FaultReport:
         """Acknowledged records that are gone without a word: 0 unless walkit has a bug."""
         return 0 if self.recovery is None else max(self.acked_lsn - self.recovery.last_lsn, 0)
 
-    def salvaged(self, outcome: Outcome) -> FaultReport:
-        """Return the report with the salvage of a copy."""
-        return replace(self, salvage=outcome)
-
-    def healed(self, healing: HealReport, outcome: Outcome) -> FaultReport:
-        """Return the report with the healing of a copy."""
-        return replace(self, healing=healing, mended=outcome)
-
 
 def recovered(recovery: RecoveryReport, first_position: int) -> Outcome:
     """Return the outcome of an opening of a log whose first segment begins at `first_position`."""
@@ -477,12 +469,13 @@ class FaultLab:
         job.step(1, 2, "copying the files")
         copy = _copied(log, "salvaged")
         job.step(2, 2, "opening the copy")
-        return report.salvaged(opened(FileStorage(str(copy)), replace(OPTIONS, recovery="salvage")))
+        outcome = opened(FileStorage(str(copy)), replace(OPTIONS, recovery="salvage"))
+        return replace(report, salvage=outcome)
 
     def heal(self, report: FaultReport, job: Job) -> FaultReport:
         """Heal a copy of the refused log from the copy that was made before the damage; return the report with it.
 
-        OptionsError without a refused log; MissingExtraError without gRPC; ReplicationError, StorageError.
+        OptionsError without a refused log; MissingExtraError without gRPC; PeerError, StorageError.
         """
         log = self.refused_log(report)
         if log is None:
@@ -498,9 +491,8 @@ class FaultLab:
         with Primary(peer) as primary:
             healing = heal(copy, primary.address)
         job.step(3, 3, "opening the copy")
-        return report.healed(
-            healing, opened(FileStorage(str(copy)), replace(OPTIONS, recovery="absolute"), copy)
-        )
+        outcome = opened(FileStorage(str(copy)), replace(OPTIONS, recovery="absolute"), copy)
+        return replace(report, healing=healing, mended=outcome)
 
     # -- faults of files
 

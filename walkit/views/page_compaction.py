@@ -13,9 +13,9 @@ from walkit.plots import amplification, upkeep
 from walkit.plots.facts import short_name
 from walkit.views.parts import (
     Button,
+    Form,
     JobBar,
     ReportView,
-    View,
     example_html,
     figure_pane,
     html_pane,
@@ -120,13 +120,14 @@ STEP_BUTTONS: dict[Step, str] = {
 }
 
 
-class CompactionPage(View):
+class CompactionPage(Form):
     """A button for each step of upkeep, and the store's segments before and after it."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
         super().__init__()
         self.session = workspace.session
         self.compaction = CompactionView()
+        self.named = {}
         self.bar, self.status = JobBar(self.session.jobs.cancel), html_pane()
         self.steps = {
             step: Button(label=label, color="primary" if step == "write" else "default")
@@ -174,10 +175,3 @@ with walkit.Store.open("store") as store:
     store.checkpoint()
     store.compact()
     figure = walkit.plots.upkeep(store.inventory(), before=before)"""
-
-    def state(self) -> dict[str, str]:
-        """Return nothing: the store is the session's own."""
-        return {}
-
-    def restore(self, state: Mapping[str, str]) -> None:
-        """Do nothing: this page has no state in the URL."""

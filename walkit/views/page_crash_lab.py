@@ -19,11 +19,11 @@ from walkit.views.jobs import Job, Jobs
 from walkit.views.parts import (
     RED,
     Button,
+    Form,
     IntInput,
     JobBar,
     ReportView,
     Select,
-    View,
     example_html,
     numbers_html,
     pn,
@@ -85,7 +85,7 @@ NOTHING_YET = example_html(
 AS_IT_IS = "none: walkit as it is"
 
 
-class CrashLabPage(View):
+class CrashLabPage(Form):
     """Pick a scenario, a profile and a bug, explore, and see the results."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -100,6 +100,14 @@ class CrashLabPage(View):
         )
         self.budget = IntInput(label="states to judge", value=wish.budget, start=1, end=BUDGET_MAX, width=120)
         self.seed = IntInput(label="seed", value=wish.seed, start=0, end=SEED_MAX, width=90)
+        # A bug has a scenario of its own: it is set first.
+        self.named = {
+            "mutant": self.mutant,
+            "scenario": self.scenario,
+            "profile": self.profile,
+            "budget": self.budget,
+            "seed": self.seed,
+        }
         self.explore = Button(label="Explore", color="primary", width=100)
         self.about = pn.pane.HTML("", sizing_mode="stretch_width")
         self.bar = JobBar(self.lab.jobs.cancel)
@@ -177,36 +185,6 @@ class CrashLabPage(View):
         said = f"crashlab.explore({wish.scenario!r}, {wish.budget}, {wish.seed}, {wish.profile!r})"
         bug = f"with crashlab.museum.MUTANTS[{wish.mutant!r}].applied():\n    " if wish.mutant else ""
         return f"from walkit import crashlab, plots\n\n{bug}found = {said}\nplots.crash_states(found)"
-
-    def state(self) -> dict[str, str]:
-        """Return the choices."""
-        wish = self.wish()
-        return {
-            "scenario": wish.scenario,
-            "profile": wish.profile,
-            "mutant": wish.mutant,
-            "budget": str(wish.budget),
-            "seed": str(wish.seed),
-        }
-
-    def restore(self, state: Mapping[str, str]) -> None:
-        """Choose the state of the URL, the bug first, since it has a scenario of its own."""
-        choices: tuple[tuple[str, Any, Mapping[str, object]], ...] = (
-            ("mutant", self.mutant, MUTANTS),
-            ("scenario", self.scenario, SCENARIOS),
-            ("profile", self.profile, PROFILES),
-        )
-        for name, widget, known in choices:
-            if state.get(name) in known:
-                widget.value = state[name]
-        numbers: tuple[tuple[str, Any, int, int], ...] = (
-            ("budget", self.budget, 1, BUDGET_MAX),
-            ("seed", self.seed, 0, SEED_MAX),
-        )
-        for name, field, least, most in numbers:
-            text = state.get(name, "")
-            if text.isascii() and text.isdigit() and len(text) < 10 and least <= int(text) <= most:
-                field.value = int(text)
 
 
 class CrashView(ReportView):

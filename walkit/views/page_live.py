@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, cast, get_args
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from walkit._internal.html import Markup, tag
-from walkit.config import MIB
 from walkit.errors import OptionsError
-from walkit.models.device import DISKS
 from walkit.plots import (
     LiveSeries,
     LoadSeries,
@@ -27,20 +25,21 @@ from walkit.plots import (
 from walkit.plots.live_load import SERIES_MAX
 from walkit.plots.units import count_text, duration_text
 from walkit.views.history import History
+from walkit.views.load_controls import CHOSEN_CSS, PRESETS, LoadControls, code_of
 from walkit.views.parts import (
     FOCUS_CSS,
     Button,
-    IntInput,
+    Form,
     Select,
     View,
     figure_pane,
     pn,
     sentence_html,
+    tool_bar,
 )
 from walkit.views.session import Session
 from walkit.views.sources import Reading
 from walkit.views.workspace import Workspace
-from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, ContinuousLoad, Style
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -131,154 +130,6 @@ def spark_svg(curve: Float64Array, words: str) -> Markup:
 
 
 FRAMES = {"of the newest interval": "newest", "around the slowest in view": "slowest"}
-CHOSEN_CSS = """
-.bk-btn.bk-active { background-color: var(--accent) !important; color: var(--on-accent) !important; box-shadow: none; }
-"""
-"""The chosen button is visible in either theme."""
-IN_FLIGHT_MAX = 64
-STYLES = {"writer threads": "threads", "asyncio tasks": "tasks"}
-DURABILITIES = ["sync", "interval", "none"]
-ORDERS = {"append order": "append", "completion order": "completion"}
-POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
-Where = Literal["disk", "model", "both"]
-WHERE = {"this disk": "disk", "a modelled volume": "model", "both, from one seed": "both"}
-DEVICE_DEFAULT = "gp3"
-
-PRESETS: Mapping[str, Mapping[str, Any]] = {
-    "One writer": {"writers": 1},
-    "64 writers": {"writers": 64},
-    "Open loop": {"writers": 64, "arrivals": 1_000},
-    "Slow volume": {"writers": 16, "where": "model", "device": "gp3"},
-    "Direct I/O": {"direct": True},
-}
-"""The settings of each preset; all others are set as on a new page."""
-DEFAULTS: Mapping[str, Any] = {
-    "style": "writer threads",
-    "writers": 8,
-    "bytes": 100,
-    "arrivals": 0,
-    "durability": "sync",
-    "inflight": 1,
-    "order": "append",
-    "policy": "take-all",
-    "direct": False,
-    "where": "disk",
-    "device": DEVICE_DEFAULT,
-    "seed": 7,
-}
-
-
-class LoadControls(View):
-    """The load that is asked for, in two drawers that are closed at first."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        number: Any = IntInput
-        choice: Any = Select
-        box: Any = pn.widgets.Checkbox
-        near: dict[str, Any] = {"margin": (0, 3)}
-        self.named: dict[str, Any] = {
-            "style": choice(label="who appends", options=list(STYLES), width=130, **near),
-            "writers": number(label="writers or tasks", start=1, end=WRITERS_MAX, width=100, **near),
-            "bytes": number(label="bytes per record", start=1, end=MIB, width=92, **near),
-            "arrivals": number(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near),
-            "durability": choice(label="durability", options=DURABILITIES, width=82, **near),
-            "inflight": number(label="in flight", start=1, end=IN_FLIGHT_MAX, width=74, **near),
-            "order": choice(label="acknowledged in", options=ORDERS, width=124, **near),
-            "policy": choice(label="frames sealed by", options=POLICIES, width=104, **near),
-            "direct": box(label="direct I/O", width=76, margin=(0, 3, 6, 3)),
-            "where": choice(label="volume", options=WHERE, width=136, **near),
-            "device": choice(label="modelled device", options=list(DISKS), width=108, **near),
-            "seed": number(label="seed", start=0, end=SEED_MAX, width=64, **near),
-        }
-        """Each control by its name in the URL."""
-        self.choose({})
-        log = {"durability", "inflight", "order", "policy", "direct"}
-        self._inside = {
-            "Load": [widget for name, widget in self.named.items() if name not in log],
-            "Log": [widget for name, widget in self.named.items() if name in log],
-        }
-        toggle: Any = pn.widgets.Toggle
-        self.drawers = {
-            name: toggle(label=name, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near) for name in self._inside
-        }
-        """Buttons that show the controls of the load and those of the log."""
-        for drawer in self.drawers.values():
-            drawer.param.watch(lambda _: self._arrange(), "value")
-        self._layout: pn.FlexBox = pn.FlexBox(
-            align_items="end", gap="2px 0", margin=0, sizing_mode="stretch_width"
-        )
-
-    def _arrange(self) -> None:
-        self._layout[:] = [
-            each for name, drawer in self.drawers.items() if drawer.value for each in self._inside[name]
-        ]
-
-    def choose(self, changes: Mapping[str, Any]) -> None:
-        """Set all controls: to `changes`, by their names in the URL; all others as on a new page."""
-        for name, value in {**DEFAULTS, **changes}.items():
-            self.named[name].value = value
-
-    @property
-    def loads(self) -> tuple[ContinuousLoad, ...]:
-        """The chosen load, or two with one seed: on this disk and on a modelled volume. OptionsError if invalid."""
-        chosen = {name: widget.value for name, widget in self.named.items()}
-        disk = ContinuousLoad(
-            writers=chosen["writers"] or 0,
-            style=cast("Style", STYLES[chosen["style"]]),
-            record_bytes=chosen["bytes"] or 0,
-            arrivals_per_s=chosen["arrivals"] or 0,
-            durability=chosen["durability"],
-            in_flight=chosen["inflight"] or 0,
-            ack_order=chosen["order"],
-            policy=chosen["policy"],
-            direct_io=bool(chosen["direct"]),
-            seed=chosen["seed"] or 0,
-            raw=True,
-        )
-        where: Where = chosen["where"]
-        if where == "disk":
-            return (disk,)
-        # A log in memory has no page cache to bypass.
-        model = replace(disk, device=chosen["device"], direct_io=disk.direct_io and where == "model")
-        return (model,) if where == "model" else (disk, model)
-
-    def state(self) -> dict[str, str]:
-        """Return the choices, by names in the URL."""
-        return {name: _text(widget.value) for name, widget in self.named.items()}
-
-    def restore(self, state: Mapping[str, str]) -> None:
-        """Set the controls from a URL; invalid choices are ignored."""
-        for name, value in self._meant(state):
-            self.named[name].value = value
-
-    def _meant(self, state: Mapping[str, str]) -> Iterator[tuple[str, Any]]:
-        for name, widget in self.named.items():
-            text = state.get(name, "")[:40]
-            if isinstance(widget, IntInput):
-                if (
-                    text.isascii()
-                    and text.isdigit()
-                    and (widget.start or 0) <= int(text) <= (widget.end or 0)
-                ):
-                    yield name, int(text)
-            elif isinstance(widget, pn.widgets.Checkbox):
-                if text in ("yes", "no"):
-                    yield name, text == "yes"
-            else:
-                options = widget.options
-                if text in (options.values() if isinstance(options, dict) else options):
-                    yield name, text
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "" if value is None else str(value)
-
-
-assert set(WHERE.values()) == set(get_args(Where))
-
 WINDOWS: Mapping[str, float | None] = {"10 s": 10.0, "1 min": 60.0, "all": None}
 """The windows of time; all: since the first writers, with points that cover more time as it grows."""
 MEANINGS = {
@@ -485,7 +336,7 @@ def _share(share: np.ndarray[Any, np.dtype[np.float64]]) -> str:
     return "-" if last != last else f"{last:.0%}"
 
 
-class LivePage(View):
+class LivePage(Form):
     """Start and stop writers; throughput, latency, single frames and queue move while they write."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -511,13 +362,14 @@ class LivePage(View):
             **near,
         )
         self.frames = choice(label="frames drawn", options=FRAMES, width=190, **near)
+        self.named = {"window": self.window, "frames": self.frames}
         self.pause = toggle(label="Pause", width=70, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near)
         self.inspect = button(label="Inspect the slowest frame", disabled=True, **near)
-        tools = self._bar(self.window, self.pause, self.frames, self.inspect)
+        tools = tool_bar(self.window, self.pause, self.frames, self.inspect)
         self.live = LoadView(self.session, self._inspect, tools)
         drawers = self.controls.drawers.values()
         self._layout = pn.Column(
-            self._bar(self.start, self.stop, self.new_log, *self.presets.values(), *drawers),
+            tool_bar(self.start, self.stop, self.new_log, *self.presets.values(), *drawers),
             self.controls,
             self.live,
             sizing_mode="stretch_width",
@@ -531,12 +383,6 @@ class LivePage(View):
             preset.on_click(partial(self._preset_pressed, name))
         for widget in (self.window, self.frames, self.pause):
             widget.param.watch(lambda _: self._look(), "value")
-
-    @staticmethod
-    def _bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
-        return pn.FlexBox(
-            *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
-        )
 
     def _preset_pressed(self, name: str, _: Any) -> None:
         self.choose(name)
@@ -594,27 +440,19 @@ class LivePage(View):
             load = self.controls.loads[0]
         except OptionsError:
             return ""
-        options = ", ".join(
-            f"{name}={getattr(load, name)!r}"
-            for name in ("durability", "in_flight", "ack_order", "direct_io")
-        )
-        loop = f", arrival=OpenLoop(rate={load.arrivals_per_s})" if load.arrivals_per_s else ""
+        options, workload = code_of(load, 20_000)
         return f"""import walkit
 from walkit.workload import OpenLoop, Workload, drive
 
 log = walkit.open("orders", {options})
 view = walkit.views.live(log)
-load = Workload(operations=20_000, writers={load.writers}, value_bytes={load.record_bytes}{loop})
-run = drive(log, load)"""
+run = drive(log, {workload})"""
 
     def state(self) -> dict[str, str]:
         """Return the chosen load, and the chosen view."""
-        return {**self.controls.state(), "window": self.window.value, "frames": self.frames.value}
+        return self.controls.state() | super().state()
 
     def restore(self, state: Mapping[str, str]) -> None:
         """Set the controls from a URL."""
         self.controls.restore(state)
-        if state.get("window") in WINDOWS:
-            self.window.value = state["window"]
-        if state.get("frames") in FRAMES.values():
-            self.frames.value = state["frames"]
+        super().restore(state)

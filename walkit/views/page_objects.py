@@ -17,16 +17,17 @@ from walkit.storage.address import FILES, is_object_url
 from walkit.views.jobs import Job
 from walkit.views.parts import (
     Button,
+    Form,
     JobBar,
     Select,
     TextInput,
-    View,
     example_html,
     figure_pane,
     html_pane,
     pn,
     scrolled,
     sentence_html,
+    tool_bar,
 )
 from walkit.views.workspace import Workspace
 from walkit.workload.batching import Batching, batching_sweep, paced
@@ -53,7 +54,7 @@ ABOUT = (
 )
 
 
-class ObjectsPage(View):
+class ObjectsPage(Form):
     """Choose a load and a way to batch it; see latency, throughput, requests and dollars. Used by one thread."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -71,16 +72,16 @@ class ObjectsPage(View):
             "bytes": choice(label="a record has", options=SIZES, value=1_000, width=120, **near),
         }
         self.url = TextInput(
-            label="real object storage", placeholder="s3://BUCKET/FOLDER, or empty", width=300
+            label="real object storage", placeholder="s3://BUCKET/FOLDER, or empty", width=300, **near
         )
-        self.model = Button(label="Compare on the models", color="primary", width=190)
-        self.real = Button(label="Compare for real", width=150)
+        self.model = Button(label="Compare on the models", color="primary", width=190, **near)
+        self.real = Button(label="Compare for real", width=150, **near)
         self.status, self.numbers = html_pane(), html_pane(NOTHING_YET)
         self._places: Mapping[str, str] = {name: name for name in MODELS}
         self.bar, self.figure = JobBar(self._cancel), figure_pane()
         self._layout = pn.Column(
             html_pane(tag("p", ABOUT)),
-            pn.FlexBox(*self.named.values(), self.model, self.url, self.real, align_items="end", gap="4px 0"),
+            tool_bar(*self.named.values(), self.model, self.url, self.real),
             self.status,
             self.bar,
             self.figure,
@@ -145,16 +146,6 @@ plots.batching_cost(runs, {batching!r})"""
             self.status.object = sentence_html("", problem=self._problem)
             self.bar.tell(self._job)
             self.model.disabled = self.real.disabled = self.session.busy
-
-    def state(self) -> dict[str, str]:
-        """Return the choices."""
-        return {name: str(widget.value) for name, widget in self.named.items()}
-
-    def restore(self, state: Mapping[str, str]) -> None:
-        """Choose the values of the URL."""
-        for name, widget in self.named.items():
-            options = widget.options.values() if isinstance(widget.options, dict) else widget.options
-            widget.value = next((each for each in options if str(each) == state.get(name)), widget.value)
 
 
 def numbers_html(runs: list[Run], batching: Batching) -> Markup:

@@ -43,6 +43,7 @@ from walkit.views.fault_lab import (
 from walkit.views.parts import (
     RED,
     Button,
+    Form,
     JobBar,
     ReportView,
     Select,
@@ -398,7 +399,7 @@ SWEEP_WORDS = (
 )
 
 
-class RecoveryPage(View):
+class RecoveryPage(Form):
     """Pick a fault, do it, see the recovery of the log; measure recovery times."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -408,6 +409,7 @@ class RecoveryPage(View):
         self.sweep = SweepView()
         labels = {kind.label: name for name, kind in FAULTS.items()}
         self.fault = Select(label="fault", options=labels, value="sigkill", width=260)
+        self.named = {"fault": self.fault}
         self.do = Button(label="Break and recover", color="danger", width=160)
         self.salvage = Button(label="Open a copy with policy salvage", width=260, visible=False)
         self.heal = Button(label="Heal a copy from a peer", width=200, visible=False)
@@ -482,12 +484,3 @@ from walkit.workload.inject_damage import leave_half_a_frame
 leave_half_a_frame("orders")
 with walkit.open("orders") as log:
     figure = walkit.plots.recovery_timeline(log.recovery)"""
-
-    def state(self) -> dict[str, str]:
-        """Return the fault that is chosen."""
-        return {"fault": str(self.fault.value)}
-
-    def restore(self, state: Mapping[str, str]) -> None:
-        """Choose the fault of the URL."""
-        if state.get("fault") in FAULTS:
-            self.fault.value = state["fault"]

@@ -27,6 +27,7 @@ from walkit.plots.units import bytes_text, duration_text
 from walkit.views.jobs import Jobs
 from walkit.views.parts import (
     Button,
+    Form,
     Select,
     View,
     example_html,
@@ -34,6 +35,7 @@ from walkit.views.parts import (
     html_pane,
     pn,
     sentence_html,
+    tool_bar,
 )
 from walkit.views.workspace import Workspace
 from walkit.workload.replicated import PacedLoad, ReplicatedChild
@@ -626,7 +628,7 @@ ABOUT = (
 )
 
 
-class ReplicationPage(View):
+class ReplicationPage(Form):
     """Start a primary with replicas, disturb them, and see lag, states and bytes."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -650,16 +652,17 @@ class ReplicationPage(View):
         )
         self.which = choice(label="process", options=[PRIMARY], value=PRIMARY, width=130, **near)
         self.unit = choice(label="lag", options=UNITS, value="records", width=120, **near)
+        self.named = {"rate": self.rate, "codec": self.codec, "unit": self.unit}
         self.kill = button(label="Kill", width=70, disabled=True, **near)
         self.restart = button(label="Restart", width=90, disabled=True, **near)
         self.links = {name: button(label=name, width=70, disabled=True, **near) for name in LINKS}
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
-        self.disturbing = self._bar(
+        self.disturbing = tool_bar(
             self.which, *self.links.values(), self.kill, self.restart, self.unit, self.add, self.add_reader
         )
         self.disturbing.visible = False
         self._layout = pn.Column(
-            self._bar(self.rate, self.codec, self.count, self.start, self.stop, self.cancel),
+            tool_bar(self.rate, self.codec, self.count, self.start, self.stop, self.cancel),
             self.disturbing,
             self.status,
             self.view,
@@ -668,12 +671,6 @@ class ReplicationPage(View):
             margin=0,
         )
         self._listen()
-
-    @staticmethod
-    def _bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
-        return pn.FlexBox(
-            *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
-        )
 
     def _listen(self) -> None:
         lab = self.lab
@@ -745,17 +742,3 @@ with walkit.open("orders") as log:
     print(replica.status().state)
     replica.stop()
     primary.stop()"""
-
-    def state(self) -> dict[str, str]:
-        """Return the choices."""
-        return {"rate": str(self.rate.value), "codec": self.codec.value or "none", "unit": self.unit.value}
-
-    def restore(self, state: Mapping[str, str]) -> None:
-        """Choose the state of the URL."""
-        rate, codec = state.get("rate", ""), state.get("codec")
-        if rate.isdecimal() and int(rate) in RATES.values():
-            self.rate.value = int(rate)
-        if codec in CODECS:
-            self.codec.value = CODECS[codec]
-        if state.get("unit") in UNITS.values():
-            self.unit.value = state["unit"]

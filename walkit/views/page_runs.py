@@ -14,6 +14,7 @@ from walkit.measure import load as load_run
 from walkit.plots import latency_distribution, svg_of
 from walkit.plots.style import Figure
 from walkit.views.jobs import Apply, Job, Looking
+from walkit.views.load_controls import LoadControls, code_of
 from walkit.views.parts import (
     FOCUS_CSS,
     Button,
@@ -22,7 +23,6 @@ from walkit.views.parts import (
     PagedTable,
     PickTable,
     Row,
-    Select,
     TextInput,
     View,
     example_html,
@@ -31,6 +31,7 @@ from walkit.views.parts import (
     pn,
     sentence_html,
     soon,
+    tool_bar,
 )
 from walkit.views.run_list import (
     RUN_HEAD,
@@ -48,7 +49,8 @@ from walkit.views.run_list import (
     runs_zip,
 )
 from walkit.views.workspace import Workspace
-from walkit.workload.measured_run import MeasuredLoad, measured_run
+from walkit.workload.measured_run import OPERATIONS_MAX, Measurement, measured_run
+from walkit.workload.steady import ContinuousLoad
 
 PAGE_CSS = """
 h2 { font-size: 1.05em; margin: 0.6em 0 0.2em; }
@@ -83,7 +85,12 @@ class ComparisonFace(View):
             self.differences, pn.FlexBox(*self.files), sizing_mode="stretch_width", margin=0, visible=False
         )
         self._layout = pn.Column(
-            self.ratios, self.points, self.figure, self.of_two, sizing_mode="stretch_width", margin=0
+            self.ratios,
+            self.points,
+            self.figure,
+            self.of_two,
+            sizing_mode="stretch_width",
+            margin=(14, 0, 0, 0),
         )
 
     def tell(self, *runs: Run, found: Comparison | None = None) -> None:
@@ -122,37 +129,6 @@ ROUNDS = 5
 RUNS_MAX = 200
 """Most Runs of this page; older ones are forgotten."""
 HERE = "this page"
-POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
-
-
-class LoadControls(View):
-    """The load to measure: a short closed loop on a new log of this disk."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        usual = MeasuredLoad()
-        self.widgets: dict[str, Any] = {
-            "operations": IntInput(
-                label="records", value=usual.operations, start=1, end=1_000_000, width=120
-            ),
-            "writers": IntInput(label="writers or tasks", value=usual.writers, start=1, end=1024, width=120),
-            "style": Select(label="who appends", options=["threads", "tasks"], width=110),
-            "record_bytes": IntInput(
-                label="bytes per record", value=usual.record_bytes, start=1, end=2**20, width=120
-            ),
-            "durability": Select(label="durability", options=["sync", "interval", "none"], width=110),
-            "in_flight": IntInput(
-                label="frames in flight", value=usual.in_flight, start=1, end=64, width=120
-            ),
-            "policy": Select(label="frames sealed by", options=POLICIES, width=140),
-        }
-        self.measure = Button(label="Measure", color="primary", width=110)
-        self._layout = pn.FlexBox(*self.widgets.values(), self.measure, align_items="end")
-
-    @property
-    def load(self) -> MeasuredLoad:
-        """The chosen load. OptionsError if invalid."""
-        return MeasuredLoad(**{name: widget.value for name, widget in self.widgets.items()})
 
 
 class RunsPage(View):
@@ -176,12 +152,19 @@ class RunsPage(View):
         self._number = 0
         self._folder_text = ""
         self.controls = LoadControls()
+        usual = Measurement(ContinuousLoad()).operations
+        near: dict[str, Any] = {"margin": (0, 3)}
+        self.operations = IntInput(
+            label="records", value=usual, start=1, end=OPERATIONS_MAX, width=120, **near
+        )
+        self.measure = Button(label="Measure", color="primary", width=110, **near)
         self.folder = TextInput(
             label=f"folder of Runs below {workspace.root.path}",
             width=330,
+            **near,
         )
-        self.open = Button(label="Read folder", width=120)
-        self.repeat = Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True)
+        self.open = Button(label="Read folder", width=120, **near)
+        self.repeat = Button(label=f"Repeat {ROUNDS} times, in turn", width=220, disabled=True, **near)
         self.status, self.words = html_pane(), html_pane(NOTHING_YET)
         self.bar = JobBar(self._cancel)
         self.table = PagedTable(
@@ -189,8 +172,9 @@ class RunsPage(View):
         )
         self.face = ComparisonFace()
         self._layout = pn.Column(
+            tool_bar(self.operations, self.measure, *self.controls.drawers.values()),
             self.controls,
-            pn.FlexBox(self.folder, self.open, self.repeat, align_items="end"),
+            tool_bar(self.folder, self.open, self.repeat),
             self.status,
             self.bar,
             self.words,
@@ -199,7 +183,7 @@ class RunsPage(View):
             sizing_mode="stretch_width",
             margin=0,
         )
-        self.controls.measure.on_click(lambda _: self._measure())
+        self.measure.on_click(lambda _: self._measure())
         self.open.on_click(lambda _: self._read())
         self.folder.param.watch(lambda _: self._read(), "enter_pressed")
         self.repeat.on_click(lambda _: self._repeat())
@@ -216,20 +200,24 @@ class RunsPage(View):
 
     def _measure(self) -> None:
         try:
-            load = self.controls.load
+            wanted = self.wanted()
         except OptionsError as error:
             self._problem = f"{error}."
             self.refresh()
             return
-        self._start("measuring", [load], 1)
+        self._start("measuring", wanted, 1)
+
+    def wanted(self) -> list[Measurement]:
+        """Return the chosen measurement, or one for each volume. OptionsError if invalid."""
+        return [Measurement(load, self.operations.value or 0) for load in self.controls.loads]
 
     def _repeat(self) -> None:
-        loads = [entry.measured for entry in self._chosen() if entry.measured is not None]
-        if len(loads) == 2:
-            self._start("repeating both in turn", loads, ROUNDS)
+        both = [entry.measured for entry in self._chosen() if entry.measured is not None]
+        if len(both) == 2:
+            self._start("repeating both in turn", both, ROUNDS)
 
-    def _start(self, title: str, loads: list[MeasuredLoad], rounds: int) -> None:
-        """Measure each of the loads so many times, one after the other in each round."""
+    def _start(self, title: str, wanted: list[Measurement], rounds: int) -> None:
+        """Measure each of them so many times, one after the other in each round."""
         if self.session.writing:
             self._problem = (
                 "Writers are at work on the Live page; stop them first: they would be measured too."
@@ -239,16 +227,16 @@ class RunsPage(View):
         folder = Path(self.session.folder)
 
         def work(job: Job) -> None:
-            total = rounds * len(loads)
+            total = rounds * len(wanted)
             for done in range(total):
-                load = loads[done % len(loads)]
-                job.step(done, total, str(load))
+                one = wanted[done % len(wanted)]
+                job.step(done, total, str(one))
                 self._number += 1
-                number, pair = self._number, f"{id(job)}/{done // len(loads)}" if len(loads) > 1 else ""
+                number, pair = self._number, f"{id(job)}/{done // len(wanted)}" if len(wanted) > 1 else ""
                 saved = folder / "runs" / f"{number:04d}.parquet"
                 saved.parent.mkdir(exist_ok=True)
-                run = measured_run(load, folder, saved, job.check)
-                entry = Entry.of(run, id=f"here:{number}", path=saved, origin=HERE, measured=load, pair=pair)
+                run = measured_run(one, folder, saved, job.check)
+                entry = Entry.of(run, id=f"here:{number}", path=saved, origin=HERE, measured=one, pair=pair)
                 self.measured = (*self.measured, entry)[-RUNS_MAX:]
 
         self._problem = None
@@ -355,7 +343,7 @@ class RunsPage(View):
         problem = self._problem or self.looking.problem
         self.status.object = sentence_html(self._sentence(), problem=problem)
         self.bar.tell(self._job or self.looking.job)
-        self.controls.measure.disabled = self.session.busy
+        self.measure.disabled = self.session.busy
         repeatable = [entry for entry in self._chosen() if entry.measured is not None]
         self.repeat.disabled = self.session.busy or len(repeatable) != 2
 
@@ -396,23 +384,26 @@ class RunsPage(View):
     def code(self) -> str:
         """Return Python that measures the chosen load."""
         try:
-            load = self.controls.load
+            wanted = self.wanted()[0]
         except OptionsError:
             return ""
+        options, workload = code_of(wanted.load, wanted.operations)
         return f"""import walkit
-from walkit.workload import Workload, drive
+from walkit.workload import OpenLoop, Workload, drive
 
-load = Workload(operations={load.operations}, writers={load.writers}, value_bytes={load.record_bytes})
-with walkit.open("orders", durability={load.durability!r}, in_flight={load.in_flight}) as log:
-    figure = walkit.plots.latency_distribution([drive(log, load) for _ in range(2)])"""
+with walkit.open("orders", {options}) as log:
+    runs = [drive(log, {workload}) for _ in range(2)]
+figure = walkit.plots.latency_distribution(runs)"""
 
     def state(self) -> dict[str, str]:
-        """Return the folder that was read, and which two are ticked."""
+        """Return the folder that was read, which two are ticked, and the chosen load."""
         ticked = dict(zip("ab", self.ticked, strict=False))
-        return ({"folder": self._folder_text} if self._folder_text else {}) | ticked
+        folder = {"folder": self._folder_text} if self._folder_text else {}
+        return {**folder, **ticked, **self.controls.state()}
 
     def restore(self, state: Mapping[str, str]) -> None:
-        """Read the folder, and tick the Runs of a URL."""
+        """Set the controls, read the folder, and tick the Runs of a URL."""
+        self.controls.restore(state)
         self._wanted = [state[name] for name in "ab" if name in state]
         if "folder" in state:
             self.folder.value = state["folder"]

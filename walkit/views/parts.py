@@ -51,6 +51,8 @@ EXAMPLE_CSS = """
 .example span { flex: 0 0 8.5em; color: var(--soft, inherit); }
 .example i { height: 18px; opacity: 0.5; }
 """
+NUMBER_DIGITS_MAX = 18
+"""Digits of a number in a URL."""
 RED = "var(--bad, #d9534f)"
 """The colour of problems; on a page of the dashboard that of its theme."""
 logger = logging.getLogger("walkit")
@@ -148,6 +150,47 @@ class TextInput(pn.widgets.TextInput):
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
+
+
+class Form(View):
+    """A part of a page with widgets whose values are in the URL, by the names in `named`."""
+
+    named: Mapping[str, Any]
+
+    def state(self) -> dict[str, str]:
+        """Return the values as text, by their names."""
+        return {name: _text_of(widget.value) for name, widget in self.named.items()}
+
+    def restore(self, state: Mapping[str, str]) -> None:
+        """Set the widgets from a URL, in their order; invalid values are ignored."""
+        for name, widget in self.named.items():
+            value = _value_of(widget, state[name]) if name in state else None
+            if value is not None:
+                widget.value = value
+
+
+def _text_of(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "" if value is None else str(value)
+
+
+def _value_of(widget: Any, text: str) -> Any:
+    """Return the value of a widget that a text means; None if it means none."""
+    if isinstance(widget, pn.widgets.Checkbox):
+        return {"yes": True, "no": False}.get(text)
+    if isinstance(widget, pn.widgets.IntInput):
+        is_number = text.isascii() and text.isdigit() and len(text) <= NUMBER_DIGITS_MAX
+        return int(text) if is_number and (widget.start or 0) <= int(text) <= (widget.end or 0) else None
+    options = widget.options.values() if isinstance(widget.options, dict) else widget.options
+    return next((each for each in options if str(each) == text), None)
+
+
+def tool_bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
+    """Return widgets in a row, which continues below where it is too narrow."""
+    return pn.FlexBox(
+        *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
+    )
 
 
 FIGURE_CSS = """

@@ -24,7 +24,7 @@ from walkit.plots import figure_html, ratios
 from walkit.plots.style import Figure
 from walkit.plots.units import count_text, duration_text
 from walkit.views.jobs import Job
-from walkit.workload.measured_run import MeasuredLoad
+from walkit.workload.measured_run import Measurement
 
 FILES_MAX = 500
 """Most files of a folder that are read."""
@@ -69,8 +69,8 @@ class Entry:
     """Where it is from: this page, or a folder."""
     problem: str = ""
     """Why it holds no Run that can be read."""
-    measured: MeasuredLoad | None = None
-    """The measured load, if this page measured it."""
+    measured: Measurement | None = None
+    """Its load and its number of records, if this page measured it."""
     pair: str = ""
     """Equal to that of a Run of another load that was measured right before or after it."""
 

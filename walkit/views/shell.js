@@ -52,6 +52,10 @@
       const layout = view._layout_data();
       layout.width = view.walkitWidth = view.el.clientWidth;
       if (phone.matches) { narrow(layout, main.clientWidth - 30); }
+      const clocks = layout.meta?.clock ?? [];
+      if (zoom !== null && zoom.revision === layout.uirevision) {
+        for (const name of clocks) { layout[name] = {...layout[name], range: [...zoom.range]}; }
+      }
       view.container.style.height = `${layout.height}px`;
       const config = {...view.model.config, responsive: false};
       await Plotly.react(view.container, view._trace_data(), layout, config);
@@ -59,6 +63,21 @@
       view._plotInitialized = true;
       view._setViewport = () => {};
       view._install_callbacks();
+      if (clocks.length > 0) {
+        view.container.on("plotly_relayout", (change) => zoomed(view, change));
+        view.container.on("plotly_doubleclick", () => zoomed(view, null));
+      }
+    };
+    // One range of time: the zoom of a figure is that of all others of its revision, until a double click.
+    let zoom = null;
+    const zoomed = (from, change) => {
+      const name = Object.keys(change ?? {}).find((key) => /^xaxis\d*\.range/.test(key))?.split(".")[0];
+      if (change !== null && name === undefined) { return; }
+      const {_fullLayout: full} = from.container;
+      zoom = change === null ? null : {range: full[name].range, revision: full.uirevision};
+      for (const view of panes.values()) {
+        if (view !== from && view.container?.layout?.meta?.clock) { view.plot(); }
+      }
     };
     pane.plot = async function () {
       this.walkitLate = !this.walkitNear || this.el.clientWidth === 0;

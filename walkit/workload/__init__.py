@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from walkit.workload.batching import batched, batching_sweep, paced
 from walkit.workload.child import ChildOutcome, ChildWriter, ChildWriterError
-from walkit.workload.distributions import EmpiricalBytes, KeyChoice, Mix, UniformBytes
+from walkit.workload.distributions import KeyChoice, Mix, UniformBytes
 from walkit.workload.drive import drive
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.operations import Operation, OperationGroup, OperationStream, operation_mask
@@ -18,7 +18,6 @@ __all__ = [
     "ChildWriter",
     "ChildWriterError",
     "ContinuousLoad",
-    "EmpiricalBytes",
     "KeyChoice",
     "Mix",
     "OpenLoop",

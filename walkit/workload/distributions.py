@@ -7,7 +7,6 @@ the rank goes through the 64-bit FNV-1 hash, so that popular keys are not neighb
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any, Literal, TypeAlias
@@ -93,31 +92,12 @@ class UniformBytes:
         check_whole(self.low, "value_bytes", 0, self.high)
 
 
-@dataclass(frozen=True, kw_only=True)
-class EmpiricalBytes:
-    """Value sizes as they were seen: `sizes` with their `weights` (default: all equal)."""
-
-    sizes: Sequence[int]
-    weights: Sequence[float] | None = None
-
-    def __post_init__(self) -> None:
-        for size in self.sizes:
-            check_whole(size, "value_bytes", 0, VALUE_BYTES_MAX)
-        if not len(self.sizes):
-            refuse("value_bytes", self.sizes, "one or more sizes")
-        weights = self.weights
-        if weights is not None and not (
-            len(weights) == len(self.sizes) and min(weights) >= 0 and 0 < sum(weights) < float("inf")
-        ):
-            refuse("value_bytes", weights, "a weight for each size, none below 0, not all 0")
-
-
-ValueBytes: TypeAlias = "int | UniformBytes | EmpiricalBytes"
+ValueBytes: TypeAlias = "int | UniformBytes"
 
 
 def check_value_bytes(value: object) -> None:
     """Refuse a value that is neither a size nor a distribution of sizes."""
-    if not isinstance(value, UniformBytes | EmpiricalBytes):
+    if not isinstance(value, UniformBytes):
         check_whole(value, "value_bytes", 0, VALUE_BYTES_MAX)
 
 
@@ -125,14 +105,8 @@ def value_sizes(value_bytes: ValueBytes, at: npt.NDArray[np.float64]) -> Int64s:
     """Return the sizes at these quantiles (0 <= q < 1) of the distribution."""
     if isinstance(value_bytes, int):
         return np.full(len(at), value_bytes, np.int64)
-    if isinstance(value_bytes, UniformBytes):
-        width = value_bytes.high - value_bytes.low + 1
-        return value_bytes.low + (at * width).astype(np.int64)
-    order = np.argsort(np.asarray(value_bytes.sizes))
-    weights = np.ones(len(order)) if value_bytes.weights is None else np.asarray(value_bytes.weights, float)
-    reached = np.cumsum(weights[order])
-    index = np.searchsorted(reached / reached[-1], at, side="right")
-    return np.asarray(value_bytes.sizes, np.int64)[order][np.minimum(index, len(order) - 1)]
+    width = value_bytes.high - value_bytes.low + 1
+    return value_bytes.low + (at * width).astype(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,82 +7,62 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any
 
-from walkit._internal.arguments import check_choice, check_whole
-from walkit.config import MIB, Durability, LogOptions
+from walkit._internal.arguments import check_whole
 from walkit.measure import Run
 from walkit.measure import load as load_run
 from walkit.objects.entrance import open_log
 from walkit.workload.drive import drive
-from walkit.workload.policies import policy_named
 from walkit.workload.process import TalkingChild
 from walkit.workload.role import LineReporter
-from walkit.workload.spec import Workload
+from walkit.workload.spec import OpenLoop, Workload
+from walkit.workload.steady import ContinuousLoad
+from walkit.workload.steady_process import volume_of
 
 OPERATIONS_MAX = 1_000_000
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MeasuredLoad:
-    """The load: a closed loop of writers, each with one record under way, until all operations are done."""
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """So many records of a load."""
 
+    load: ContinuousLoad
     operations: int = 20_000
-    writers: int = 8
-    style: Literal["threads", "tasks"] = "threads"
-    record_bytes: int = 100
-    """Bytes of each value."""
-    durability: Durability = "sync"
-    in_flight: int = 1
-    policy: str = "take-all"
-    """When a frame is sealed, by a name that `policy_named` knows."""
-    seed: int = 7
 
     def __post_init__(self) -> None:
         check_whole(self.operations, "operations", 1, OPERATIONS_MAX)
-        check_whole(self.writers, "writers", 1, 1024)
-        check_whole(self.record_bytes, "record_bytes", 1, MIB)
-        check_whole(self.in_flight, "in_flight", 1, 64)
-        check_whole(self.seed, "seed", 0, 2**31)
-        check_choice(self.style, ("threads", "tasks"), "style")
-        check_choice(self.durability, get_args(Durability), "durability")
-        policy_named(self.policy)
-
-    @property
-    def options(self) -> LogOptions:
-        """How the log is opened."""
-        return LogOptions(
-            durability=self.durability, in_flight=self.in_flight, policy=policy_named(self.policy)
-        )
 
     @property
     def workload(self) -> Workload:
         """The driven workload."""
+        load = self.load
         return Workload(
             operations=self.operations,
             keys="uniform",
-            value_bytes=self.record_bytes,
-            seed=self.seed,
+            value_bytes=load.record_bytes,
+            arrival=OpenLoop(rate=load.arrivals_per_s) if load.arrivals_per_s else "closed",
+            seed=load.seed,
             name=str(self),
-            writers=self.writers,
-            tasks=self.writers if self.style == "tasks" else 0,
+            writers=load.writers,
+            tasks=load.writers if load.style == "tasks" else 0,
         )
 
     def __str__(self) -> str:
-        """Say it in a few words, as the Run is called."""
-        words = f"{self.writers} {self.style}, {self.record_bytes:,} B, {self.durability}"
-        words += f", {self.in_flight} in flight" if self.in_flight > 1 else ""
-        return words if self.policy == "take-all" else f"{words}, {self.policy}"
+        """Return the name of its Run."""
+        return f"{self.load.short}, {self.load.device}" if self.load.device else self.load.short
 
 
-def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[[], object]) -> Run:
-    """Measure a load on a new log in `folder`, save its Run, and return it; the log is removed.
+def measured_run(wanted: Measurement, folder: Path, saved: Path, check: Callable[[], object]) -> Run:
+    """Measure a load on a new log, in `folder` or on a modelled volume; save its Run, and return it.
+
+    The log is removed.
 
     `check` is called several times per second; if it raises, the child ends. ChildWriterError if the child fails.
     """
     place = folder / "measured-log"
     shutil.rmtree(place, ignore_errors=True)
-    given = {"path": str(place), "saved": str(saved), "load": asdict(load)}
+    given = {"path": str(place), "saved": str(saved), **asdict(wanted)}
 
     def ended() -> bool:
         check()
@@ -97,11 +77,11 @@ def measured_run(load: MeasuredLoad, folder: Path, saved: Path, check: Callable[
         shutil.rmtree(place, ignore_errors=True)
 
 
-def measure(lines: LineReporter, path: str, saved: str, load: dict[str, Any]) -> None:
+def measure(lines: LineReporter, path: str, saved: str, load: dict[str, Any], operations: int) -> None:
     """Measure the load on a new log at `path`, and save its Run: the role of the child."""
     lines.leash()
-    wanted = MeasuredLoad(**load)
-    with open_log(path, mode="x", options=wanted.options) as log:
+    wanted = Measurement(ContinuousLoad(**load), operations)
+    with open_log(storage=volume_of(path, wanted.load), mode="x", options=wanted.load.options) as log:
         run = drive(log, wanted.workload, progress=False)
     os.makedirs(os.path.dirname(saved), exist_ok=True)
     run.save(saved)

@@ -13,7 +13,6 @@ from walkit._internal.html import options
 from walkit.workload.calls import call_columns
 from walkit.workload.distributions import (
     PUTS,
-    EmpiricalBytes,
     Int64s,
     KeyChoice,
     Mix,
@@ -92,7 +91,7 @@ class Workload:
     keys: str | KeyChoice | None = None
     """"uniform" (default), "zipfian", "latest", "sequential", or a KeyChoice with their parameters."""
     value_bytes: ValueBytes | None = None
-    """Bytes of a value: a number (default 100), UniformBytes or EmpiricalBytes."""
+    """Bytes of a value: a number (default 100) or UniformBytes."""
     mix: Mix | None = None
     """Shares of the calls; default: puts alone."""
     preload: bool = False
@@ -192,7 +191,7 @@ class Workload:
             value = getattr(self, item.name)
             if item.name == "source":
                 value = None if value is None else f"{len(value):,} operations"
-            elif isinstance(value, OpenLoop | KeyChoice | UniformBytes | EmpiricalBytes):
+            elif isinstance(value, OpenLoop | KeyChoice | UniformBytes):
                 value = {f.name: getattr(value, f.name) for f in fields(value)}
             elif isinstance(value, Mix):
                 value = value.as_dict()

@@ -186,12 +186,15 @@ def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
         return None  # the log itself reports a full disk
 
 
+def volume_of(path: str, load: ContinuousLoad) -> Storage:
+    """Return where a load's log is: the folder at `path`, or the modelled device in the memory of this process."""
+    if not load.device:
+        return storage_at(path)
+    return ThrottledStorage(MemoryStorage(), load.device, seed=load.seed)
+
+
 def drive(lines: LineReporter, path: str, load: dict[str, Any]) -> None:
     """Drive the load into the log at `path` until it is asked to stop."""
     stop, wanted = lines.leash(), ContinuousLoad(**load)
-    if wanted.device:
-        place: Storage = ThrottledStorage(MemoryStorage(), wanted.device, seed=wanted.seed)
-    else:
-        place = storage_at(path)
-    with open_log(storage=place, options=wanted.options) as log:
+    with open_log(storage=volume_of(path, wanted), options=wanted.options) as log:
         drive_until(log, wanted, lines, stop, raw_of(path, wanted) if wanted.raw else None)
