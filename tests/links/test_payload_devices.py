@@ -229,7 +229,7 @@ def test_refused_payload_logs_leave_no_log(tmp_path: Path) -> None:
                 given = place if place.startswith("objects:") else str(tmp_path / place)
                 for mode in ("a", "x"):
                     with pytest.raises(walkit.WalkitError):
-                        walkit.open(f"{prefix}{tmp_path}/new", mode, options=linked(given))  # type: ignore[call-overload]
+                        walkit.open(f"{prefix}{tmp_path}/new", mode, options=linked(given))
                     assert {path.name for path in tmp_path.iterdir()} == there, (prefix, place)
         for own in (f"objects:{tmp_path}/new", str(tmp_path / "new")):
             for path in (f"objects:{tmp_path}/new", str(tmp_path / "new")):
@@ -262,6 +262,6 @@ def test_errors_name_the_payload_log_that_is_away(tmp_path: Path, away: str) -> 
     report = walkit.verify(tmp_path / "log", payloads=True)
     (problem,) = report.problems
     assert report.payloads_checked == 6 and isinstance(problem.error, PayloadUnreachableError)
-    assert problem.error.lsn == lost[0] and f"6 values of payload log {links[lost[0]].log_id:016x}" in str(
-        report.notes
-    )  # type: ignore[union-attr]
+    link = links[lost[0]]
+    assert link is not None and problem.error.lsn == lost[0]
+    assert f"6 values of payload log {link.log_id:016x}" in str(report.notes)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from heapq import heappop, heappush
 from itertools import count
 from typing import NamedTuple
@@ -129,9 +130,7 @@ class _World:
     def _give(self, replies: list[Reply]) -> None:
         for token, answer in replies:
             assert isinstance(token, PollRequest)
-            self._at(
-                self.round_trip_ms / 2, lambda token=token, answer=answer: self._on_answer(token, answer)
-            )  # type: ignore[misc]
+            self._at(self.round_trip_ms / 2, partial(self._on_answer, token, answer))
             self._wake()
 
     def _on_answer(self, request: PollRequest, answer: PollAnswer | PollRefusal) -> None:
