@@ -163,16 +163,14 @@ def test_snapshot_that_went_is_gone_for_good_before_its_payloads_are_freed() -> 
 def test_fenced_writer_frees_nothing(same_payload_log: bool) -> None:
     """Goal: the payload log is the newer writer's. Method: another one opens the log before a freeing."""
     store, payloads = MemoryObjectStore(name="log"), MemoryObjectStore(name="payloads")
-    options = walkit.LogOptions(link_over=100, payload_log=payloads, write_timeout_ms=1000)
+    options = walkit.LogOptions(link_over=100, payload_log=payloads, write_timeout_ms=5000)
     failed = list[str]()
     old = walkit.open(store, options=options, events=lambda name, facts: failed.append(str(facts)))
     old.append_many([value_of(number) for number in range(1, 11)])
     with old.parts.trimmer.state_lock:  # as while a snapshot is written
         old.trim(5)
         new = walkit.open(store, options=options if same_payload_log else None)
-    assert old.wait_idle(30) and any("newer writer" in each or "another writer" in each for each in failed), (
-        failed
-    )
+    wait_until(lambda: any("another writer" in each for each in failed), "the freeing fails")
     with pytest.raises(LogFencedError):
         old.trim(6)
     with pytest.raises(walkit.WalkitError):
@@ -180,8 +178,8 @@ def test_fenced_writer_frees_nothing(same_payload_log: bool) -> None:
     old.close()
     with walkit.open(payloads, mode="r") as reader:
         assert reader.first_lsn == 1
-    assert values(new) == [value_of(number) for number in range(6, 11)]
     if same_payload_log:
+        assert values(new) == [value_of(number) for number in range(6, 11)]
         new.append(value_of(12))
         new.trim(6)
         assert floor_of(new) == 6
