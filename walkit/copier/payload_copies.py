@@ -11,7 +11,7 @@ from walkit._internal.arguments import refuse
 from walkit.errors import WalkitError
 from walkit.format.manifest import Manifest
 from walkit.read.claim import Claim, is_due
-from walkit.read.payloads import names_of
+from walkit.read.payloads import names_of, stored_place
 from walkit.read.reader import LogReader
 from walkit.recovery.log_scan import Progress
 from walkit.storage.address import absolute
@@ -48,12 +48,7 @@ class PayloadCopies:
 
     def named_in(self, location: str) -> dict[int, str]:
         """Return the places of the copies as the manifest of a log at `location` names them: relative, for folders."""
-        return {
-            log_id: os.path.relpath(place, location)
-            if os.path.isabs(place) and os.path.isabs(location)
-            else place
-            for log_id, place in self.targets.items()
-        }
+        return {log_id: stored_place(location, place) for log_id, place in self.targets.items()}
 
     @contextmanager
     def kept(

@@ -14,17 +14,10 @@ from walkit.errors import OptionsError
 from walkit.links.floor import PayloadFloor
 from walkit.links.writer import VALUE_BYTES_MAX, PayloadWriter, payload_options
 from walkit.log.wal import WriteAheadLog, link_values
-from walkit.read.payloads import LOGS_KEY, Opener, Payloads, names_of
+from walkit.read.payloads import LOGS_KEY, Opener, Payloads, names_of, stored_place
 from walkit.read.view import PayloadSource
 from walkit.segments.manifest_store import PAYLOAD_KEY
 from walkit.storage.address import FILES, AnyPlace, absolute, is_object_url, open_store, storage_at
-
-
-def stored_place(location: str, payload_location: str) -> str:
-    """Return a payload log's place as the manifest of the log at `location` names it: relative, for two folders."""
-    if os.path.isabs(location) and os.path.isabs(payload_location):
-        return os.path.relpath(payload_location, location)
-    return payload_location
 
 
 def payload_place(given: Any, location: str) -> AnyPlace:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from walkit._internal.threads import Latch, LogThread, WakeEvent
-from walkit.commit.policy import QueueState, Take
+from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import PUT_KEYED, PUT_VALUE, BatchSlot, SingleTicket, Ticket
 from walkit.config import LogOptions
 from walkit.errors import (
@@ -48,15 +48,6 @@ RETRY_S: Final = 0.2
 CLOSE_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class SmallFrames:
-    """The policy of a payload log: seal at once, and about `FRAME_GOAL_BYTES` at a time."""
-
-    def decide(self, queue: QueueState) -> Take:
-        """See `walkit.policy`."""
-        return Take(size_bytes=FRAME_GOAL_BYTES)
-
-
 def payload_options(options: LogOptions) -> LogOptions:
     """Return the options of the payload log of a log with these options."""
     return LogOptions(
@@ -64,7 +55,7 @@ def payload_options(options: LogOptions) -> LogOptions:
         frame_bytes_max=VALUE_BYTES_MAX + MIB,
         queue_bytes_max=max(options.queue_bytes_max, VALUE_BYTES_MAX + MIB),
         write_timeout_ms=options.write_timeout_ms,
-        policy=SmallFrames(),
+        policy=CappedFrames(size_bytes=FRAME_GOAL_BYTES),
     )
 
 

@@ -95,10 +95,15 @@ def open_log(
 
 
 def reader_at(
-    place: AnyPlace, events: EventSink | None = None, *, payload_log: AnyPlace | None = None
+    place: AnyPlace,
+    events: EventSink | None = None,
+    *,
+    payload_log: AnyPlace | None = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> LogReader:
     """Return a reader of the log at a place, which finds payload logs wherever they are."""
-    return LogReader(log_at(place), events, open_payloads=payload_source, payload_log=payload_log)
+    found = log_at(place, storage_options)
+    return LogReader(found, events, open_payloads=payload_source, payload_log=payload_log)
 
 
 def location_of(place: Any) -> str:

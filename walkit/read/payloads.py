@@ -49,6 +49,13 @@ def place_beside(location: str, place: str) -> str:
     return place
 
 
+def stored_place(location: str, payload_location: str) -> str:
+    """Return a payload log's place as the manifest of the log at `location` names it: relative, for two folders."""
+    if os.path.isabs(location) and os.path.isabs(payload_location):
+        return os.path.relpath(payload_location, location)
+    return payload_location
+
+
 def names_of(manifest: Manifest, location: str) -> dict[int, str]:
     """Return the places of the payload logs that a manifest names, by their ids."""
     named = manifest.extra.get(LOGS_KEY, {})

@@ -7,7 +7,7 @@ from contextlib import ExitStack
 
 import pyarrow as pa
 
-from walkit.objects.entrance import object_store_of, reader_at
+from walkit.objects.entrance import reader_at
 from walkit.read.read_api import Resolve, has_links
 from walkit.read.reader import LogReader
 from walkit.record import is_link
@@ -32,6 +32,5 @@ def with_values(
                 yield batch  # a record of kind link without a link stays as it is
                 continue
             if log is None:
-                store = object_store_of(path, options)
-                log = stack.enter_context(reader_at(path if store is None else store))
+                log = stack.enter_context(reader_at(path, storage_options=options))
             yield from log.payloads.batches(batch)
