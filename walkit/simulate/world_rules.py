@@ -41,6 +41,9 @@ CONTACT_MS = 1_500.0
 READER_CLAIM_MS = 5_000.0
 """A reader's own claim: the one before may have lapsed, which is noticed by the first try to renew it."""
 
+HELD_BYTES_MAX = LIMITS.bytes_max + (LIMITS.loads_max + 1) * OPTIONS.frame_bytes_max
+"""Each load under way may bring a whole frame where a few records of it were asked for, and so may the head's."""
+
 
 class Rules:
     """Looks at the whole world after each step; Violation where something does not hold."""
@@ -200,7 +203,7 @@ class Rules:
             works = not (any(node.faults.values()) or storage.disk.away or upkeep.trouble)
             works &= node.process.stalled_until_ms <= self.runner.now_ms
             self._promise(node.leader, node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
-        if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
+        if loop.replayer.held_bytes > HELD_BYTES_MAX:
             raise Violation("bounds", f"{node.name} holds {loop.replayer.held_bytes:,} bytes")
         if loop.error is not None and loop.thread.ended:
             self._ended(node, loop.error)

@@ -62,7 +62,10 @@ ReplayStep: TypeAlias = LoadRange | ApplyRange | EndReplay
 
 @dataclass(frozen=True, kw_only=True)
 class ReplayLimits:
-    """The bounds of a replay. One load more than `bytes_max` may be held, if everything waits for that one."""
+    """The bounds of a replay. One load more than `bytes_max` may be held, if everything waits for that one.
+
+    A load brings whole frames: each of those under way may be larger than its share by one frame.
+    """
 
     loads_max: int = 4
     """Loads that run at the same time."""
