@@ -56,7 +56,7 @@ class Caller:
         used: Any = channel or self._own
         metadata = () if token is None else ((TOKEN_KEY, token),)
         self.call = used.stream_stream(METHOD)(iter(self._out.get, None), metadata=metadata)
-        self.heard: queue.SimpleQueue[FromPublisher | None] = queue.SimpleQueue()
+        self.received: queue.SimpleQueue[FromPublisher | None] = queue.SimpleQueue()
         self.identity = mint()
         self.ended = threading.Event()
         self.status = ""
@@ -67,29 +67,29 @@ class Caller:
     def _listen(self) -> None:
         try:
             for data in self.call:
-                self.heard.put(decode_from_publisher(data))
+                self.received.put(decode_from_publisher(data))
         except grpc.RpcError as error:
             self.status = f"{error.code().name}: {error.details()}"
         self.ended.set()
-        self.heard.put(None)
+        self.received.put(None)
 
-    def say(self, message: FromSubscriber | bytes) -> Self:
+    def send(self, message: FromSubscriber | bytes) -> Self:
         """Send a message, or bytes that need not be one."""
         self._out.put(message if isinstance(message, bytes) else encode_from_subscriber(message))
         return self
 
     def hello(self, name: str, **facts: Any) -> Self:
         """Say hello, as the replica with this caller's identity unless `facts` have another id."""
-        return self.say(Hello(name=name, **{"id": self.identity.id, **facts}))
+        return self.send(Hello(name=name, **{"id": self.identity.id, **facts}))
 
-    def prove(self, identity: Identity, name: str = "r", **facts: Any) -> Self:
+    def hello_as(self, identity: Identity, name: str = "r", **facts: Any) -> Self:
         """Say hello as the replica with this identity."""
         self.identity = identity
         return self.hello(name, **facts)
 
     def next(self) -> FromPublisher | None:
         """The next message; None at the end of the call."""
-        return self.heard.get(timeout=WAIT_S)
+        return self.received.get(timeout=WAIT_S)
 
     def next_of(self, kind: type[Any]) -> Any:
         """The next message of this kind; the others before it are passed over."""

@@ -128,11 +128,11 @@ def test_the_first_valid_acknowledgement_makes_a_claim(log: walkit.WriteAheadLog
     with Primary(log) as primary, Caller(primary.address) as caller:
         batch = caller.welcomed("r")
         assert held(log) == {}
-        caller.say(Ack(end=LogEnd()))
+        caller.send(Ack(end=LogEnd()))
         until(lambda: len(caller_history(primary)) > 1, "the empty acknowledgement")
         assert held(log) == {}
         end = end_of(batch, log)
-        caller.say(Ack(end=end))
+        caller.send(Ack(end=end))
         until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")
 
 
@@ -157,12 +157,12 @@ def test_replica_that_has_all_keeps_its_claim_by_acknowledging_the_newest_frame(
         Primary(log, publisher=lambda: Publisher(heartbeat_ms=20)) as primary,
         Caller(primary.address) as caller,
     ):
-        caller.prove(identity, "r", **facts).next_of(Welcome)
+        caller.hello_as(identity, "r", **facts).next_of(Welcome)
         assert held(log) == {"r": 7}
         assert end_of(caller.next_of(Batch), log) == end
         caller.next_of(Heartbeat)
         assert held(log) == {"r": 7}
-        caller.say(Ack(end=end))
+        caller.send(Ack(end=end))
         until(lambda: held(log) == {"r": end.last_lsn + 1}, "the claim")
 
 
@@ -176,7 +176,7 @@ def test_as_many_replicas_as_may_have_a_claim_and_no_more(log: walkit.WriteAhead
                 if number < HOLDS:
                     assert isinstance(answer, Welcome)
                     known.append(caller.identity)
-                    caller.say(Ack(end=end_of(caller.next_of(Batch), log)))
+                    caller.send(Ack(end=end_of(caller.next_of(Batch), log)))
                     until(lambda n=number: f"r{n}" in held(log), "the claim")  # type: ignore[misc]
                 else:
                     assert isinstance(answer, Refusal)
@@ -186,7 +186,7 @@ def test_as_many_replicas_as_may_have_a_claim_and_no_more(log: walkit.WriteAhead
         with Caller(primary.address) as caller:
             manifest, end = log.parts.manifest_store.current, frames_of_log(log)[-1]
             facts = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
-            assert isinstance(caller.prove(known[3], "r3", **facts).next(), Welcome)
+            assert isinstance(caller.hello_as(known[3], "r3", **facts).next(), Welcome)
         with walkit.open(storage=CrashingStorage()) as other, pytest.raises(OptionsError, match="holds=0"):
             Primary(other, holds=0)
 
@@ -208,7 +208,7 @@ def test_an_id_is_free_though_a_file_of_its_session_does_not_close(
             first.close()
             until(lambda: primary.status().followers == (), "the first session to end")
         with Caller(primary.address) as second:
-            assert isinstance(second.prove(first.identity, "twin").next(), Welcome)
+            assert isinstance(second.hello_as(first.identity, "twin").next(), Welcome)
 
 
 def test_a_replica_comes_back_while_its_dead_session_lingers(
@@ -267,9 +267,9 @@ def test_an_answer_that_fits_nothing_sent_ends_the_session(log: walkit.WriteAhea
         sent: list[LogEnd] = []
         while not sent or sent[-1].position < whole:
             sent.append(ends[caller.next_of(Batch).end_position])
-        caller.say(Ack(end=sent[1]))
+        caller.send(Ack(end=sent[1]))
         until(lambda: held(log) == {"mallory": sent[1].last_lsn + 1}, "the claim")
-        refusal = caller.say(forged(sent)[what]).next_of(Refusal)
+        refusal = caller.send(forged(sent)[what]).next_of(Refusal)
         assert refusal.reason == "protocol"
         assert "'mallory'" in refusal.message
         assert caller.next() is None
@@ -283,7 +283,7 @@ def test_what_comes_before_a_hello_or_is_too_long_after_it_ends_the_call(log: wa
     """Acknowledge without a hello; say hello, then send a hundred kilobytes: refused, and nothing is kept."""
     with Primary(log) as primary:
         with Caller(primary.address) as caller:
-            refusal = caller.say(Ack(end=LogEnd())).next()
+            refusal = caller.send(Ack(end=LogEnd())).next()
             assert isinstance(refusal, Refusal)
             assert refusal.reason == "protocol"
         with Caller(primary.address) as caller:
@@ -309,13 +309,13 @@ def test_whatever_is_too_large_is_refused_and_costs_nothing(
     with Primary(log, tokens=Tokens(read=["t"])) as primary:
         for words, hello in hellos.items():
             with Caller(primary.address, token="t") as caller:
-                refusal = caller.say(sealed(pb.SubscriberMessage(hello=hello))).next()
+                refusal = caller.send(sealed(pb.SubscriberMessage(hello=hello))).next()
                 assert isinstance(refusal, Refusal)
                 assert refusal.reason == "protocol"
                 assert words in refusal.message
                 assert len(refusal.message) < 400
         with Caller(primary.address, token="t") as caller:
-            caller.say(bytes(SUBSCRIBER_BYTES_MAX + 1))
+            caller.send(bytes(SUBSCRIBER_BYTES_MAX + 1))
             assert caller.next() is None
             assert caller.status.startswith("RESOURCE_EXHAUSTED")
         with Caller(primary.address, token="t" * 100_000) as caller:

@@ -184,7 +184,7 @@ def test_client_with_token_and_all_that_is_shown_moves_no_claim(
         for number, said in enumerate(stolen):
             with Caller(primary.address, token="t") as thief:
                 thief.hello("r", id=said, **all_there).next_of(Welcome)
-                thief.say(Ack(end=end_of(thief.next_of(Batch), log)))
+                thief.send(Ack(end=end_of(thief.next_of(Batch), log)))
                 until(lambda n=number: len(log.claims()) == 2 + n, "a claim of its own")  # type: ignore[misc]
             until(lambda: not primary.status().followers, "the session to end")
         assert [c.mark for c in log.claims() if c.name == claim.name] == [claim.mark]

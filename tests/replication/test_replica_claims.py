@@ -125,14 +125,14 @@ def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:
         log.wait_idle()
         end = frames_of_log(log)[-1]
         one.welcomed("r")
-        one.say(Ack(end=end))
+        one.send(Ack(end=end))
         until(lambda: len(log.claims()) == 1, "the claim of the first")
         before = log.claims()[0].mark
         with Caller(second.address) as other:
             manifest = log.parts.manifest_store.current
             facts: dict[str, Any] = {"log_id": manifest.log_id, "lineage": manifest.lineage, "end": end}
-            other.prove(one.identity, **facts).next_of(Heartbeat)
-            other.say(Ack(end=end))
+            other.hello_as(one.identity, **facts).next_of(Heartbeat)
+            other.send(Ack(end=end))
             until(lambda: log.claims()[0].mark != before, "the claim of the second")
             assert one.next_of(Refusal).reason == "busy"
 
@@ -253,9 +253,9 @@ def test_bootstrap_claims_and_keeps_its_plan_from_the_first_fetch_on(tmp_path: P
             def planned(fetch: bool) -> Plan:
                 until(lambda: not primary.status().followers, "the end of the session before")
                 with Caller(primary.address) as caller:
-                    plan: Plan = caller.prove(identity, "r", bootstrap=True).next_of(Plan)
+                    plan: Plan = caller.hello_as(identity, "r", bootstrap=True).next_of(Plan)
                     if fetch:
-                        caller.say(Fetch(file=0, offset=0, size=100)).next_of(Chunk)
+                        caller.send(Fetch(file=0, offset=0, size=100)).next_of(Chunk)
                         assert [(c.label, c.state) for c in store.log.claims()] == [("r", "live")]
                     return plan
 
