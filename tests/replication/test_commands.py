@@ -240,11 +240,11 @@ def test_follow_keeps_the_state_of_a_log_by_delta_and_ends_on_a_signal(tmp_path:
 @pytest.mark.slow
 def test_a_short_run_measures_both_paths(tmp_path: Path) -> None:
     """Measure for a moment: the log alone has no hits, a large buffer has them, and remote reading lags by its wait."""
-    told: list[str] = []
+    progress: list[str] = []
     report = bench_delta(
-        mb_per_s=2, seconds=0.15, rounds=2, buffers=[1 << 20], path=tmp_path, progress=told.append
+        mb_per_s=2, seconds=0.15, rounds=2, buffers=[1 << 20], path=tmp_path, progress=progress.append
     )
-    assert len(told) == 16 and len(report.rows) == 10
+    assert len(progress) == 16 and len(report.rows) == 10
     for load in ("light", "steady"):
         for storage in ("folder", REMOTE.name):
             alone, delta = report.row(load, storage, 0), report.row(load, storage, 1 << 20)
@@ -284,8 +284,10 @@ def test_numbers_that_cannot_be_measured_with_are_refused(tmp_path: Path) -> Non
 
 def test_a_short_run_measures_both_sides_and_the_lag(tmp_path: Path) -> None:
     """Two writers for a fifth of a second: rates, ratio and lag fit each other, nothing is left behind."""
-    told: list[str] = []
-    report = bench_replication(writers=2, record_bytes=64, seconds=0.2, path=tmp_path, progress=told.append)
+    progress: list[str] = []
+    report = bench_replication(
+        writers=2, record_bytes=64, seconds=0.2, path=tmp_path, progress=progress.append
+    )
     assert report.ratio == pytest.approx(report.with_replica_per_s / report.alone_per_s)
     assert report.alone_slices_per_s[0] <= report.alone_per_s <= report.alone_slices_per_s[1]
     assert min(report.replica_per_s, report.catch_up_per_s, report.drain_ms) > 0
@@ -296,7 +298,7 @@ def test_a_short_run_measures_both_sides_and_the_lag(tmp_path: Path) -> None:
     for said in ("append with a replica", "with a replica / alone", "catching up / reading"):
         assert said in report.text()
     assert "records/s" in report._repr_html_()
-    assert len(told) == 2
+    assert len(progress) == 2
     assert list(tmp_path.iterdir()) == []
 
 

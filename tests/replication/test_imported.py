@@ -306,7 +306,7 @@ def test_a_replica_reports_its_recovery_as_an_open_log_does(primary: CrashingSto
     file = image.open(header.name, "write")
     file.write(header.offset_of(frame.end_position), [b"torn"], sync=True)
     file.close()
-    told = []
+    recoveries = []
     for opening in (
         lambda place, events: walkit.open(storage=place, options=SMALL, events=events),
         lambda place, events: ImportedLog(place, SMALL, EventSink(events)),
@@ -314,9 +314,9 @@ def test_a_replica_reports_its_recovery_as_an_open_log_does(primary: CrashingSto
         seen: list[tuple[str, dict[str, Any]]] = []
         opening(image.process_kill(), lambda *event, seen=seen: seen.append(event)).close()
         own = {"duration_s": 0, "location": ""}
-        told.append([(name, {**facts, **own}) for name, facts in seen if "recovery" in name])
-    assert told[0] == told[1]
-    assert [name for name, _ in told[0]] == ["walkit.recovery.cut", "walkit.recovery.finish"]
+        recoveries.append([(name, {**facts, **own}) for name, facts in seen if "recovery" in name])
+    assert recoveries[0] == recoveries[1]
+    assert [name for name, _ in recoveries[0]] == ["walkit.recovery.cut", "walkit.recovery.finish"]
 
 
 def test_files_that_a_full_disk_must_not_refuse_come_before_the_manifest() -> None:

@@ -54,9 +54,9 @@ def test_a_replica_holds_a_log_back(tmp_path: Path, elsewhere: bool) -> None:
 
 def test_a_replica_below_the_low_watermark_streams_on_and_is_kept_from_there(tmp_path: Path) -> None:
     """Trim within a segment, and follow from its first record on: one session, and a claim once it has passed that."""
-    told: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
     with (
-        walkit.open(tmp_path / "p", events=lambda *event: told.append(event)) as log,
+        walkit.open(tmp_path / "p", events=lambda *event: events.append(event)) as log,
         Primary(log, lease_s=1.0) as primary,
     ):
         for _ in range(40):
@@ -70,10 +70,10 @@ def test_a_replica_below_the_low_watermark_streams_on_and_is_kept_from_there(tmp
             until(lambda: [f.held_from for f in primary.status().followers] == [2_001], "the status")
 
     def streams() -> int:
-        return [about["state"] for name, about in told if name == "walkit.session.move"].count("streaming")
+        return [about["state"] for name, about in events if name == "walkit.session.move"].count("streaming")
 
     until(lambda: streams() == 1, "the event")
-    assert "walkit.replica.unclaimed" not in [name for name, _ in told]
+    assert "walkit.replica.unclaimed" not in [name for name, _ in events]
 
 
 def test_a_clock_that_is_set_forward_ends_no_claim_of_a_replica(
@@ -98,9 +98,9 @@ def test_a_read_only_folder_has_no_claims_and_the_status_shows_it(tmp_path: Path
     """Fail each writing of a claim with EROFS: records come, the status has the reason, with one event."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "p")))
     storage.create()
-    told: list[tuple[str, dict[str, Any]]] = []
+    events: list[tuple[str, dict[str, Any]]] = []
     with (
-        walkit.open(storage=storage, options=SMALL, events=lambda *event: told.append(event)) as log,
+        walkit.open(storage=storage, options=SMALL, events=lambda *event: events.append(event)) as log,
         Primary(log, lease_s=1.0) as primary,
         Replica(tmp_path / "r", primary.address) as replica,
     ):
@@ -109,8 +109,8 @@ def test_a_read_only_folder_has_no_claims_and_the_status_shows_it(tmp_path: Path
         storage.fail("write", claim_file_name(log.claims()[0].name), times=None, errno=errno.EROFS)
         replica.wait_for(log.append(b"w").last_lsn, WAIT_S)
         until(lambda: "can only be read" in primary.status().trouble, "the trouble")
-        until(lambda: "walkit.replica.unclaimed" in dict(told), "the event")
-    assert [name for name, _ in told].count("walkit.replica.unclaimed") == 1
+        until(lambda: "walkit.replica.unclaimed" in dict(events), "the event")
+    assert [name for name, _ in events].count("walkit.replica.unclaimed") == 1
 
 
 def test_two_primaries_serve_one_session_of_an_id(tmp_path: Path) -> None:

@@ -170,9 +170,9 @@ def test_each_edge_is_taken_and_emits_its_event(edge: Edge) -> None:
     driver.go(edge.end)
     assert [move.edge for move in driver.states.moves] == [edge]
     assert driver.states.moves[0].lasted_ms > 0 or edge.start == "new"
-    told: list[tuple[str, dict[str, Any]]] = []
-    report_moves(driver.states, EventSink(lambda name, facts: told.append((name, facts))), name="r")
-    ((name, facts),) = told
+    events: list[tuple[str, dict[str, Any]]] = []
+    report_moves(driver.states, EventSink(lambda name, facts: events.append((name, facts))), name="r")
+    ((name, facts),) = events
     assert name == edge.event and name in EVENTS
     assert (facts["before"], facts["state"], facts["name"]) == (edge.start, edge.end, "r")
 

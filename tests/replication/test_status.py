@@ -85,9 +85,9 @@ def test_a_closed_log_shows_in_the_status_of_both_sides(tmp_path: Path) -> None:
             assert "was closed" in status.why and "was closed" in status.trouble
             assert status.stalled_s is not None and f"LSN {end.last_lsn:,}" in status.line()
             assert "was closed" in status._repr_html_()
-            told = primary.status()
-            assert (told.state, told.durable_lsn) == ("closed", end.last_lsn)
-            assert "was closed" in told.why and "was closed" in told._repr_html_()
+            closed = primary.status()
+            assert (closed.state, closed.durable_lsn) == ("closed", end.last_lsn)
+            assert "was closed" in closed.why and "was closed" in closed._repr_html_()
             with Replica(tmp_path / "late", primary.address, backoff=quick()) as again:
                 until(lambda: again.status().reason == "closed", "the refusal")
                 assert (again.status().lsn, again.status().source_lsn) == (0, None)
@@ -176,8 +176,8 @@ def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
 
 def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
     """Ask before, in, after and again in contact: None, a number, None, a number; both sides keep their states."""
-    told: list[tuple[str, dict[str, Any]]] = []
-    with walkit.open(tmp_path / "p", events=lambda *event: told.append(event)) as log:
+    events: list[tuple[str, dict[str, Any]]] = []
+    with walkit.open(tmp_path / "p", events=lambda *event: events.append(event)) as log:
         primary = Primary(log)
         assert primary.status().state == "new"
         address = primary.start().address
@@ -214,7 +214,7 @@ def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
         assert states[0] == "connecting" and states[-1] == "stopped" and states.count("streaming") == 2
 
     def sessions() -> list[str]:
-        return [facts["state"] for name, facts in told if name == "walkit.session.move"]
+        return [facts["state"] for name, facts in events if name == "walkit.session.move"]
 
     until(lambda: sessions().count("ended") >= 2, "the events, which another thread sends")
     assert "streaming" in sessions()
