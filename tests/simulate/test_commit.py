@@ -97,8 +97,8 @@ def test_append_order_waits_for_what_stands_before(completion: bool, expected: d
     )
     add_arrivals(simulation, [0, 0, 0], [100, 100, 100])
     simulation.run()
-    told = {step.number: step.now_ns // US for step in steps if step.what == "acknowledge"}
-    assert told == expected
+    acknowledged = {step.number: step.now_ns // US for step in steps if step.what == "acknowledge"}
+    assert acknowledged == expected
     assert [step.number for step in steps if step.what == "land"] == [2, 3, 1]
 
 
@@ -393,7 +393,7 @@ class OnThreads:
         wait_until(there, f"the frame of LSN {first_lsn}")
         return there()[0]
 
-    def told(self, state: str) -> set[int]:
+    def frames_in(self, state: str) -> set[int]:
         """Return the first LSNs of the frames in this state."""
         return {frame.first_lsn for frame in self.place.assigned if frame.state == state}
 
@@ -452,8 +452,10 @@ def play(steps: list[Step], on: OnThreads) -> None:
             failed.add(step.number)
         follows = steps[at + 1].what if at + 1 < len(steps) else ""
         if follows not in ("acknowledge", "fail"):
-            wait_until(lambda: on.told("acked") >= acknowledged and on.told("failed") >= failed, f"{step}")
-            assert (on.told("acked"), on.told("failed")) == (acknowledged, failed), step
+            wait_until(
+                lambda: on.frames_in("acked") >= acknowledged and on.frames_in("failed") >= failed, f"{step}"
+            )
+            assert (on.frames_in("acked"), on.frames_in("failed")) == (acknowledged, failed), step
 
 
 @settings(max_examples=examples(40))

@@ -39,7 +39,7 @@ def end(lsn: int) -> DeltaEnd:
     return DeltaEnd(lsn, 64 * lsn)
 
 
-def told(lsn: int, session_epoch: int = 1, **facts: Any) -> PollAnswer:
+def answer_up_to(lsn: int, session_epoch: int = 1, **facts: Any) -> PollAnswer:
     """Return an answer that says up to where the log is durable, and brings nothing along."""
     return PollAnswer(
         version=2, session_id=1, session_epoch=session_epoch, end=end(lsn), log_id=LOG_ID, epoch_id=0, **facts
@@ -67,7 +67,7 @@ def applications(steps: list[ReplayStep]) -> list[tuple[int, int]]:
 def test_an_error_that_may_pass_is_tried_again_without_progress() -> None:
     """Fail the first load while those after it succeed: nothing is applied until it has, after growing delays."""
     core = replayer()
-    first, *others = loads(core.answered(told(12), 0))
+    first, *others = loads(core.answered(answer_up_to(12), 0))
     for load in others:
         core.loaded(load.number, "x", 256, end(load.last_lsn), 0)
     now, delays = 0.0, []
@@ -88,10 +88,10 @@ def test_an_error_that_may_pass_is_tried_again_without_progress() -> None:
 def test_an_error_that_does_not_pass_ends_the_replay(error: Exception) -> None:
     """Fail a load for good: the error is returned once, and nothing more is loaded or applied."""
     core = replayer()
-    first, second, _ = loads(core.answered(told(12), 0))
+    first, second, _ = loads(core.answered(answer_up_to(12), 0))
     assert core.load_failed(second.number, error, 0) == [EndReplay(error)]
     assert core.loaded(first.number, "x", 256, end(4), 0) == []
-    assert core.answered(told(20), 0) == core.tick(1e9) == []
+    assert core.answered(answer_up_to(20), 0) == core.tick(1e9) == []
     assert (core.applied, core.failure, core.wake_at_ms) == (end(0), error, None)
 
 
@@ -121,8 +121,8 @@ def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
 def test_what_is_reported_twice_changes_nothing() -> None:
     """Repeat every report: no step comes of the second."""
     core = replayer()
-    (load,) = loads(core.answered(told(1), 0))
-    assert core.answered(told(1), 0) == []
+    (load,) = loads(core.answered(answer_up_to(1), 0))
+    assert core.answered(answer_up_to(1), 0) == []
     (step,) = core.loaded(load.number, "x", 64, end(1), 0)
     assert core.loaded(load.number, "y", 64, end(1), 0) == []
     assert core.load_failed(load.number, GapError(1, 5), 0) == []
@@ -158,10 +158,10 @@ def test_a_delta_that_continues_is_taken_and_else_the_log_is_read() -> None:
 def test_a_delta_that_would_cut_a_range_that_waits_in_two_is_not_taken() -> None:
     """Give deltas while all loads are under way and a range waits for its turn: the range grows, and is one load."""
     core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=1 << 20))
-    (load,) = loads(core.answered(told(2), 0))
+    (load,) = loads(core.answered(answer_up_to(2), 0))
     for lsn in range(3, 13):
         first = end(lsn - 1)
-        assert core.answered(told(lsn, first=first, delta=bytes(64) if lsn > 3 else None), 0) == []
+        assert core.answered(answer_up_to(lsn, first=first, delta=bytes(64) if lsn > 3 else None), 0) == []
     (following,) = loads(core.loaded(load.number, "x", 128, end(2), 0))
     assert (following.first_lsn, following.last_lsn) == (3, 12)
     assert (core.counts.deltas, core.counts.unfit) == (0, 9)
@@ -194,7 +194,7 @@ class ReplayMachine(RuleBasedStateMachine):
     def answer(self, records: int) -> None:
         """Answer with a later end."""
         self.newest += records
-        self.take(self.core.answered(told(self.newest), self.now))
+        self.take(self.core.answered(answer_up_to(self.newest), self.now))
 
     @precondition(lambda self: self.loading)
     @rule(which=st.integers(0, 9), outcome=st.sampled_from(["loaded", "loaded", "loaded", "short", "error"]))
@@ -280,8 +280,8 @@ def test_one_request_is_under_way_and_a_lost_answer_is_asked_for_again() -> None
     assert core.request(end(0), 59) is None
     second = core.request(end(0), 60)
     assert second is not None
-    assert core.answered(first, told(1), 61) is None
-    answer = told(1)
+    assert core.answered(first, answer_up_to(1), 61) is None
+    answer = answer_up_to(1)
     assert core.answered(second, answer, 61) is answer
     assert core.answered(second, answer, 61) is None
     third = core.request(end(1), 62)
@@ -293,11 +293,11 @@ def test_a_new_session_is_taken_and_an_answer_that_does_not_fit_is_not() -> None
     core = poller()
     request = core.request(end(0), 0)
     assert request is not None
-    core.answered(request, told(1), 0)
+    core.answered(request, answer_up_to(1), 0)
     request = core.request(end(0), 1)
     assert request is not None
     for wrong in (
-        told(1, 5),
+        answer_up_to(1, 5),
         PollAnswer(version=3, session_id=1, session_epoch=2, end=end(1), log_id=LOG_ID, epoch_id=0),
     ):
         with pytest.raises(ProtocolError):
@@ -318,7 +318,7 @@ def test_a_refusal_is_tried_again_or_final(reason: str, again: tuple[int, int] |
     core = poller()
     request = core.request(end(0), 0)
     assert request is not None
-    core.answered(request, told(1), 0)
+    core.answered(request, answer_up_to(1), 0)
     request = core.request(end(0), 1)
     assert request is not None
     core.refused(request, PollRefusal(reason=reason, message=""), 1)
