@@ -114,7 +114,7 @@ class Bootstrapping:
         self.take(Chunk(file=fetch.file, offset=fetch.offset, data=data))
 
 
-class Liar:
+class MaliciousPublisher:
     """Makes a publisher's messages of a bootstrap, some of them with something changed."""
 
     def __init__(self, seed: int, planned: BootstrapFiles) -> None:
@@ -189,12 +189,12 @@ def test_thousands_of_bootstrap_messages_leave_the_replica_as_it_was(in_memory: 
         stored = FileStorage(str(in_memory / "p"))
         with closing(BootstrapFiles(StoredSource(stored), SnapshotChecks(stored, EventSink()))) as planned:
             bootstrap_honestly(folder, own, planned)  # what is imported on first use does not count
-            liar, session = Liar(4, planned), Bootstrapping(folder, own)
+            malicious, session = MaliciousPublisher(4, planned), Bootstrapping(folder, own)
             tracemalloc.start()
             try:
                 for _ in range(GATHERED):
                     try:
-                        session.take(decode_from_publisher(liar.message(session.asked)))
+                        session.take(decode_from_publisher(malicious.message(session.asked)))
                         over = session.is_over
                     except WireError:
                         broken, over = broken + 1, True

@@ -66,12 +66,12 @@ def identity_in(folder: Path) -> Identity:
 
 def test_nothing_that_is_shown_has_the_id(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
     """Follow twice: the id is in the hellos, and not in statuses, events, claims and files of the log."""
-    said: list[tuple[int, str, bytes]] = []
+    sent: list[tuple[int, str, bytes]] = []
     shown: list[object] = []
 
     def listen(way: str) -> Change:
         def note(call: int, message: int, data: bytes) -> bytes:
-            said.append((call, way, data))
+            sent.append((call, way, data))
             return data
 
         return note
@@ -91,7 +91,7 @@ def test_nothing_that_is_shown_has_the_id(log: walkit.WriteAheadLog, tmp_path: P
             log.append(b"more")
         shown += [log.claims(), *(path.read_bytes() for path in (tmp_path / "p").iterdir())]
     own = identity_in(tmp_path / "r")
-    assert [(call, way) for call, way, data in said if own.id in data] == [(0, "up"), (1, "up")]
+    assert [(call, way) for call, way, data in sent if own.id in data] == [(0, "up"), (1, "up")]
     text = "\n".join(map(repr, shown))
     assert own.key in text and own.id.hex() not in text and repr(own.id)[2:-1] not in text
     assert {path.name for path in (tmp_path / "p").glob("claim-*")} == {f"claim-{own.key}"}
@@ -181,9 +181,9 @@ def test_client_with_token_and_all_that_is_shown_moves_no_claim(
     assert keys == {claim.name} == {claim.owner}
     stolen = [bytes.fromhex(claim.owner), claim.owner.encode()[:16], claim.mark.log_id.to_bytes(8) * 2]
     with Primary(log, token="t", publisher=lambda: Publisher(heartbeat_ms=20)) as primary:
-        for number, said in enumerate(stolen):
+        for number, sent in enumerate(stolen):
             with Caller(primary.address, token="t") as thief:
-                thief.hello("r", id=said, **all_there).next_of(Welcome)
+                thief.hello("r", id=sent, **all_there).next_of(Welcome)
                 thief.send(Ack(end=end_of(thief.next_of(Batch), log)))
                 until(lambda n=number: len(log.claims()) == 2 + n, "a claim of its own")  # type: ignore[misc]
             until(lambda: not primary.status().followers, "the session to end")
@@ -236,8 +236,8 @@ def test_no_error_of_a_damaged_identity_has_the_id(tmp_path: Path) -> None:
                 load_identity(storage)
             error: BaseException | None = raised.value
             while error is not None:
-                said = f"{error!r} {vars(error)}"
-                assert not any(piece in said for piece in pieces)
+                shown = f"{error!r} {vars(error)}"
+                assert not any(piece in shown for piece in pieces)
                 error = error.__cause__ or error.__context__
 
 

@@ -53,16 +53,16 @@ def hellos(primary: CrashingStorage) -> list[Hello]:
 
 def near_the_ends(primary: CrashingStorage) -> list[Hello]:
     """Those of the last frame of each segment, of the frames beside it, and of each seventh frame of all."""
-    said = hellos(primary)
+    sent = hellos(primary)
     ends = {s.end_position for s in load_manifest(primary).sealed}
-    last = [i for i, hello in enumerate(said) if hello.end.position in ends]
-    chosen = {max(i + by, 0) for i in last for by in (-1, 0, 1)} | {*range(0, len(said), 7)}
-    return [said[i] for i in sorted(chosen) if i < len(said)]
+    last = [i for i, hello in enumerate(sent) if hello.end.position in ends]
+    chosen = {max(i + by, 0) for i in last for by in (-1, 0, 1)} | {*range(0, len(sent), 7)}
+    return [sent[i] for i in sorted(chosen) if i < len(sent)]
 
 
-def answers(source: StoredSource, said: list[Hello]) -> list[Refusal | None]:
+def answers(source: StoredSource, sent: list[Hello]) -> list[Refusal | None]:
     """How the source answers each."""
-    return [why_refused(hello, primary_state_of(source, hello)) for hello in said]
+    return [why_refused(hello, primary_state_of(source, hello)) for hello in sent]
 
 
 def compact(storage: CrashingStorage) -> None:
@@ -85,16 +85,16 @@ def trim(storage: CrashingStorage) -> None:
 
 def test_ends_within_a_compacted_segment_are_gaps(primary: CrashingStorage) -> None:
     """Ask for frames' ends after a compaction, or a trim: what can be sent on from is welcome, the rest a gap."""
-    said = near_the_ends(primary)
-    assert set(answers(StoredSource(primary.process_kill()), said)) == {None}
+    sent = near_the_ends(primary)
+    assert set(answers(StoredSource(primary.process_kill()), sent)) == {None}
     for change in (compact, trim, checkpoint):
         image = primary.process_kill()
         change(image)
         manifest = load_manifest(image)
         begins = sendable_from(manifest)
-        found = answers(StoredSource(image), said)
+        found = answers(StoredSource(image), sent)
         gaps = [answer is not None for answer in found]
-        assert gaps == [hello.end.position < begins for hello in said]
+        assert gaps == [hello.end.position < begins for hello in sent]
         assert {answer.reason for answer in found if answer is not None} == {"gap"}
 
 
@@ -186,8 +186,8 @@ def test_another_frame_in_the_place_is_still_divergence(primary: CrashingStorage
             LogEnd(last_lsn=end.last_lsn, position=end.position - 64, chain=end.chain),
         )
         for other in others:
-            said = Hello(name="replica", log_id=hello.log_id, lineage=hello.lineage, end=other)
-            (answer,) = answers(StoredSource(image), [said])
+            sent = Hello(name="replica", log_id=hello.log_id, lineage=hello.lineage, end=other)
+            (answer,) = answers(StoredSource(image), [sent])
             assert answer is not None and answer.reason == "divergence"
 
 

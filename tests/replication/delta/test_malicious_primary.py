@@ -60,12 +60,12 @@ from walkit.state.table import KeyedTable
 from walkit.storage import FileStorage
 from walkit.storage.address import storage_at
 
-Said = PollAnswer | PollRefusal | bytes | None
-Lie = Callable[[PollAnswer, PollRequest], Said]
+Reply = PollAnswer | PollRefusal | bytes | None
+Lie = Callable[[PollAnswer, PollRequest], Reply]
 """Makes of the right answer what is said: another one, a refusal, bytes, or None for nothing at all."""
 
 
-class LyingPrimary:
+class MaliciousPrimary:
     """Answers polls of an open log with what `lie` makes of the answers; `lie` may be replaced at any time."""
 
     def __init__(self, log: walkit.WriteAheadLog, lie: Lie, options: DeltaOptions | None = None) -> None:
@@ -81,12 +81,12 @@ class LyingPrimary:
         call = self.feed.begin(request)
         context.add_callback(lambda: self.feed.on_disconnect(call))
         answer = self.feed.wait(call)
-        said = self.lie(answer, request) if isinstance(answer, PollAnswer) else answer
-        self.lies += said is not answer
-        if said is None:
+        reply = self.lie(answer, request) if isinstance(answer, PollAnswer) else answer
+        self.lies += reply is not answer
+        if reply is None:
             context.abort(grpc.StatusCode.DEADLINE_EXCEEDED, "no answer")
             return
-        yield said if isinstance(said, bytes) else encode_reply(said)
+        yield reply if isinstance(reply, bytes) else encode_reply(reply)
 
     def __enter__(self) -> Self:
         self.address = self._served.__enter__()
@@ -191,7 +191,7 @@ def test_a_lie_costs_time_alone(
     monkeypatch.setattr(delta_loop, "CHECK_MS", 50.0)
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     log.append(b"first", key=b"k")
-    primary = stack.enter_context(LyingPrimary(log, HARMLESS[name]))
+    primary = stack.enter_context(MaliciousPrimary(log, HARMLESS[name]))
     reader = stack.enter_context(
         DeltaReader(tmp_path / "log", primary.address, limits=LIMITS, backoff=quick())
     )
@@ -229,7 +229,7 @@ def test_a_lie_about_which_log_it_is_ends_the_reader(
     lie, kind = LASTING[name]
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
     lsn = log.append(b"first", key=b"k").last_lsn
-    primary = stack.enter_context(LyingPrimary(log, lie))
+    primary = stack.enter_context(MaliciousPrimary(log, lie))
     reader = stack.enter_context(
         DeltaReader(tmp_path / "log", primary.address, limits=LIMITS, backoff=quick())
     )
