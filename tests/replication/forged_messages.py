@@ -38,7 +38,7 @@ CRC_BYTES = 5
 
 
 @contextmanager
-def crafted_primary(answer: Answer) -> Iterator[str]:
+def forged_primary(answer: Answer) -> Iterator[str]:
     """Serve on the loopback address, and yield the address: each hello gets the messages that `answer` returns.
 
     A call stays open until the replica ends it.
@@ -57,7 +57,7 @@ def crafted_primary(answer: Answer) -> Iterator[str]:
 
 
 @contextmanager
-def saying(*answers: bytes) -> Iterator[str]:
+def serving_bytes(*answers: bytes) -> Iterator[str]:
     """Serve on the loopback address, and yield the address: each call gets these bytes, whatever is said."""
 
     def follow(requests: Iterator[bytes], context: Any) -> Iterator[bytes]:

@@ -17,7 +17,7 @@ import pytest
 import walkit
 from tests.replication.blocking_callers import UNLIMITED, WAIT_S, Caller, quick, sealed, until
 from tests.replication.certificates import Authority
-from tests.replication.forged_messages import crafted_primary, welcome
+from tests.replication.forged_messages import forged_primary, welcome
 from tests.replication.frame_history import whole
 from tests.support.crashes import SMALL
 from tests.support.imports import frames_of
@@ -333,7 +333,7 @@ def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
     refusal = Refusal(reason="version", message="1 to 1, the subscriber 4 to 4", version_min=1, version_max=1)
     for number, answer in enumerate((refusal, welcome(history, version=1))):
         with (
-            crafted_primary(lambda _, a=answer: [a]) as address,  # type: ignore[misc]
+            forged_primary(lambda _, a=answer: [a]) as address,  # type: ignore[misc]
             Replica(tmp_path / str(number), address, backoff=Backoff(1, 2)) as replica,
             pytest.raises(FormatVersionError) as refused,
         ):

@@ -21,8 +21,8 @@ import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.forged_messages import (
     Mutator,
-    crafted_primary,
     first_batch,
+    forged_primary,
     pb,
     welcome,
     welcomed,
@@ -68,7 +68,7 @@ def twice(lineage: tuple[EpochRecord, ...]) -> tuple[EpochRecord, ...]:
     return (*lineage, replace(lineage[-1], id=lineage[-1].id ^ 1))
 
 
-CRAFTED: dict[str, tuple[str, Callable[[History], Sequence[FromPublisher]]]] = {
+FORGED_CONTENT: dict[str, tuple[str, Callable[[History], Sequence[FromPublisher]]]] = {
     "an unknown ack_order": ("ack_order", lambda h: [welcome(h, ack_order="as it comes")]),
     "two welcomes to log 0": ("log_id", lambda h: [welcome(h, log_id=0), welcome(h, log_id=0)]),
     "an epoch's number twice": (
@@ -90,13 +90,13 @@ CRAFTED: dict[str, tuple[str, Callable[[History], Sequence[FromPublisher]]]] = {
 }
 
 
-@pytest.mark.parametrize("what", CRAFTED)
+@pytest.mark.parametrize("what", FORGED_CONTENT)
 def test_content_that_cannot_be_ends_in_a_state_with_its_error(what: str, tmp_path: Path) -> None:
     """Answer a replica over gRPC with such a message: state "failed", a typed error that waiting raises, one event."""
-    field, messages = CRAFTED[what]
+    field, messages = FORGED_CONTENT[what]
     events: list[tuple[str, dict[str, Any]]] = []
     with (
-        crafted_primary(lambda hello: messages(whole())) as address,
+        forged_primary(lambda hello: messages(whole())) as address,
         Replica(
             tmp_path / "r", address, backoff=quick(), events=lambda name, facts: events.append((name, facts))
         ) as replica,
@@ -119,7 +119,7 @@ def test_content_that_cannot_be_ends_in_a_state_with_its_error(what: str, tmp_pa
 
 def test_follow_ends_with_3_and_a_reason(tmp_path: Path) -> None:
     """Let `walkit follow` meet such a message: exit code 3, a sentence that names the field, no traceback."""
-    with crafted_primary(lambda hello: CRAFTED["two welcomes to log 0"][1](whole())) as address:
+    with forged_primary(lambda hello: FORGED_CONTENT["two welcomes to log 0"][1](whole())) as address:
         command = [sys.executable, "-m", "walkit", "follow", address, str(tmp_path)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 3
@@ -249,7 +249,7 @@ def test_no_answer_raises_in_a_publisher_or_moves_a_claim_too_far() -> None:
             if change.random.randrange(3) == 0:
                 data = change(pb.SubscriberMessage, data)
             with suppress(WireError):
-                steps = said_to(publisher, decode_from_subscriber(data))
+                steps = deliver_to(publisher, decode_from_subscriber(data))
                 did[f"{publisher.state} after {bool(sent)}"] += 1
                 while steps:
                     step = steps.pop(0)
@@ -268,7 +268,7 @@ def test_no_answer_raises_in_a_publisher_or_moves_a_claim_too_far() -> None:
     )
 
 
-def said_to(publisher: Publisher, message: FromSubscriber) -> list[PublisherStep]:
+def deliver_to(publisher: Publisher, message: FromSubscriber) -> list[PublisherStep]:
     """Say something to a publisher core, as the session does."""
     if publisher.state != "waiting":
         return publisher.receive(message, 0)

@@ -17,7 +17,7 @@ import zstandard
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, Relay, flipped, sealed, until
-from tests.replication.forged_messages import saying, welcomed
+from tests.replication.forged_messages import serving_bytes, welcomed
 from tests.replication.frame_history import messages_of, whole
 from tests.support.crashes import SMALL
 from walkit.errors import DivergenceError, OptionsError
@@ -303,12 +303,15 @@ def test_numbers_beyond_any_log_are_refused(message: Any) -> None:
 def test_messages_over_their_limit_are_not_read(tmp_path: Path) -> None:
     """Send a replica one byte more than the largest message: gRPC refuses it and says the limit."""
     size = publisher_bytes_max(64 << 20) + 1
-    with saying(bytes(size)) as address, Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica:
+    with (
+        serving_bytes(bytes(size)) as address,
+        Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica,
+    ):
         until(lambda: "resource_exhausted" in replica.status().trouble, "the limit")
         assert f"({size} vs. {size - 1})" in replica.status().trouble
     options = walkit.LogOptions(frame_bytes_max=96 << 20, segment_bytes=256 << 20)
     with (
-        saying(bytes(size)) as address,
+        serving_bytes(bytes(size)) as address,
         Replica(tmp_path / "larger", address, options=options, backoff=Backoff(5, 50)) as replica,
     ):
         until(lambda: "checksum" in replica.status().trouble, "a message within the larger limit")
@@ -354,7 +357,10 @@ def test_answers_that_a_publisher_does_not_take_are_bounded(
     monkeypatch.setattr("walkit.replication.transport.connection.OUTBOX_MESSAGES", 20)
     beat = encode_from_publisher(Heartbeat(sent_position=0, source_lsn=0, source_position=0))
     answers = encode_from_publisher(WELCOME), *[beat] * 20_000
-    with saying(*answers) as address, Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica:
+    with (
+        serving_bytes(*answers) as address,
+        Replica(tmp_path / "r", address, backoff=Backoff(5, 50)) as replica,
+    ):
         until(lambda: "cancelled" in replica.status().trouble, "the connection to be given up")
 
 
