@@ -24,7 +24,7 @@ from walkit.storage import FileStorage, MemoryStorage
 
 
 @pytest.fixture(scope="module", autouse=True)
-def young() -> Iterator[None]:
+def frozen_heap() -> Iterator[None]:
     """Collections look at what these tests make, and not at all that the process has."""
     gc.collect()
     gc.freeze()

@@ -1,4 +1,4 @@
-"""The call Poll of a primary over real gRPC: exact answers, who may ask, and the bounds on how many and how often."""
+"""The call Poll of a primary over real gRPC: exact answers, who may poll, and the bounds on how many and how often."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from walkit.replication.delta.wire import (
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
 
-Asks = Callable[[PollRequest], "PollAnswer | PollRefusal"]
+Poll = Callable[[PollRequest], "PollAnswer | PollRefusal"]
 
 
 @pytest.fixture
@@ -55,7 +55,7 @@ def caller(stack: ExitStack, address: str, **metadata: str) -> Any:
     return lambda data: call(data, timeout=WAIT_S, metadata=tuple(metadata.items()))
 
 
-def asks(stack: ExitStack, address: str) -> Asks:
+def poll_of(stack: ExitStack, address: str) -> Poll:
     """Return what polls a primary."""
     call = caller(stack, address)
     return lambda request: decode_reply(call(encode_poll(request)))
@@ -135,12 +135,12 @@ def test_sixty_four_rounds_of_deltas_and_each_repeat_is_byte_for_byte(
 def test_the_id_that_a_status_shows_ends_no_session(stack: ExitStack, log: walkit.WriteAheadLog) -> None:
     """Leave a session by the id in the status: it stays. Leave it by the number that its reader has: it is gone."""
     primary = stack.enter_context(Primary(log))
-    ask = asks(stack, primary.address)
-    last = answered(ask(PollRequest()))
+    poll = poll_of(stack, primary.address)
+    last = answered(poll(PollRequest()))
     (session,) = primary.status().delta_readers
-    ask(PollRequest(session_id=int(session.id, 16), leave=True))
+    poll(PollRequest(session_id=int(session.id, 16), leave=True))
     assert [s.id for s in primary.status().delta_readers] == [session.id]
-    ask(PollRequest(session_id=last.session_id, leave=True))
+    poll(PollRequest(session_id=last.session_id, leave=True))
     assert not primary.status().delta_readers
 
 
@@ -194,7 +194,7 @@ def test_a_caller_that_is_gone_holds_no_thread_and_no_place(
     """Cancel a long poll: its session no longer waits, and is over without the reader's next poll."""
     options = DeltaOptions(long_poll_ms=60_000, retry_ms=1)
     primary = stack.enter_context(Primary(log, delta=options))
-    last = answered(asks(stack, primary.address)(PollRequest()))
+    last = answered(poll_of(stack, primary.address)(PollRequest()))
     channel = stack.enter_context(grpc.insecure_channel(primary.address))
     future = channel.unary_unary(POLL_METHOD).future(encode_poll(after(last)))
     wait_until(lambda: [s.waiting for s in primary.status().delta_readers] == [1])
@@ -212,10 +212,10 @@ def test_polls_that_wait_are_refused_at_the_end(
 ) -> None:
     """Stop the primary, or close the log, while a poll waits for a minute: it is refused at once, with words."""
     primary = stack.enter_context(Primary(log, delta=DeltaOptions(long_poll_ms=60_000)))
-    ask = asks(stack, primary.address)
-    last = answered(ask(PollRequest()))
+    poll = poll_of(stack, primary.address)
+    last = answered(poll(PollRequest()))
     replies: list[PollAnswer | PollRefusal] = []
-    thread = threading.Thread(target=lambda: replies.append(ask(after(last))))
+    thread = threading.Thread(target=lambda: replies.append(poll(after(last))))
     thread.start()
     wait_until(lambda: [s.waiting for s in primary.status().delta_readers] == [1])
     (primary.stop if what == "stop" else log.close)()
@@ -228,12 +228,12 @@ def test_more_polls_than_may_wait_are_refused_at_once(stack: ExitStack, log: wal
     """Let as many polls wait as there is room for: one more is refused as busy, and costs no session."""
     options = DeltaOptions(long_poll_ms=60_000, sessions_max=1, waiting_max=64)
     primary = stack.enter_context(Primary(log, delta=options))
-    ask = asks(stack, primary.address)
-    last = answered(ask(PollRequest()))
+    poll = poll_of(stack, primary.address)
+    last = answered(poll(PollRequest()))
     channel = stack.enter_context(grpc.insecure_channel(primary.address))
     futures = [channel.unary_unary(POLL_METHOD).future(encode_poll(after(last))) for _ in range(33)]
     wait_until(lambda: [s.waiting for s in primary.status().delta_readers] == [33])
-    reply = ask(after(last))
+    reply = poll(after(last))
     assert isinstance(reply, PollRefusal) and reply.reason == "busy"
     log.append(b"x")
     assert len({future.result(WAIT_S) for future in futures}) == 1
