@@ -15,7 +15,7 @@ from tests.compaction.histories import HISTORIES, SMALL, History, full_of_change
 from tests.support.examples import examples
 from tests.support.logs import headers, view_of
 from tests.support.makers import joined_flags
-from tests.support.stores import memory_store
+from tests.support.stores import memory_store, state_or_border
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError
 from walkit.format.checksum import crc32c
@@ -31,14 +31,6 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns
 from walkit.state.table import KeyedTable
 from walkit.store import Store
-
-
-def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
-    """The state at an LSN, or the first known state of the refusal."""
-    try:
-        return dict(store.state_at(lsn))
-    except HistoryTrimmedError as error:
-        return error.exact_from_lsn
 
 
 @settings(max_examples=examples(60))

@@ -9,39 +9,24 @@ from itertools import combinations, cycle
 import pytest
 
 import walkit
+from tests.support.damaged_logs import rows_by_ranges, rows_of
 from tests.support.in_flight_logs import Flight, headless, torn
 from tests.support.makers import forged
 from walkit.errors import CorruptionError, GapError
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import LogEnd
 from walkit.format.segment import segment_name
-from walkit.read.ranges import plan_ranges, read_range
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import Storage
 
-Rows = list[tuple[int, bytes | None]]
 SMALL = {"segment_bytes": 64 * 1024, "frame_bytes_max": 16 * 1024, "idle_marker_ms": 0}
 
 
 def opened(storage: Storage, policy: str = "prefix") -> walkit.WriteAheadLog:
     """Open a log for writing with a recovery policy."""
     return walkit.open(storage=storage, options=walkit.LogOptions(**SMALL, recovery=policy))  # type: ignore[arg-type]
-
-
-def rows_of(log: walkit.WriteAheadLog | walkit.LogReader) -> Rows:
-    """Return (LSN, value) of every record."""
-    return [(r.lsn, r.value) for r in log.read()]
-
-
-def rows_by_ranges(storage: Storage) -> Rows:
-    """Read the log as Spark's workers do: range by range, each apart."""
-    rows: Rows = []
-    for part in plan_ranges(storage, parts=3):
-        for batch in read_range(storage, part):
-            rows += zip(batch.column("lsn").to_pylist(), batch.column("value").to_pylist(), strict=True)
-    return rows
 
 
 def subsets(numbers: range) -> Iterator[frozenset[int]]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.support.stores import copy, memory_store
+from tests.support.stores import copy, memory_store, state_or_border
 from walkit.errors import HistoryTrimmedError, LogClosedError, OptionsError
 from walkit.models import CrashingStorage
 from walkit.state.snapshot import snapshot_lsns, snapshot_name
@@ -50,14 +50,6 @@ def run(steps: list[tuple[object, ...]], storage: CrashingStorage) -> tuple[Stor
             store = memory_store(storage)
         past[store.log.acked_lsn] = state
     return store, past
-
-
-def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
-    """The state at an LSN, or the first known state of the refusal."""
-    try:
-        return dict(store.state_at(lsn))
-    except HistoryTrimmedError as error:
-        return error.exact_from_lsn
 
 
 @given(steps=STEPS)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 
 import walkit
+from walkit.errors import HistoryTrimmedError
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.store import Store
 
@@ -52,3 +53,11 @@ def filled(storage: CrashingStorage, count: int, snapshots: tuple[int, ...] = ()
             store.put(b"%02d" % i, b"v%d" % i)
             if i in snapshots:
                 store.snapshot()
+
+
+def state_or_border(store: Store, lsn: int) -> dict[bytes, bytes | None] | int:
+    """The state at an LSN, or the first known state of the refusal."""
+    try:
+        return dict(store.state_at(lsn))
+    except HistoryTrimmedError as error:
+        return error.exact_from_lsn
