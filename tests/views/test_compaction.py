@@ -55,7 +55,7 @@ def test_a_trim_is_previewed_and_then_does_that(shelf: Shelf) -> None:
         assert report.preview.limit == limit
     assert report.preview.segments and report.after.low_watermark == 0
     view = CompactionView()
-    view.tell(report)
+    view.update(report)
     assert "limited by claim auditor" in view.preview.object
     assert "would go" in {trace.name for trace in view.figure.object.data}
     trimmed = shelf.do("trim")
@@ -76,7 +76,7 @@ def test_amplification_is_counted_after_each_step(shelf: Shelf) -> None:
     assert first.space < second.space > compacted.space
     assert 1 < second.written < snapshot.written < compacted.written
     view = CompactionView()
-    view.tell(reports[-1])
+    view.update(reports[-1])
     assert [list(trace.y) for trace in view.costs.object.data] == [
         [each.space for each in history],
         [each.written for each in history],
@@ -86,13 +86,13 @@ def test_amplification_is_counted_after_each_step(shelf: Shelf) -> None:
 def test_the_view_shows_the_newest_step(shelf: Shelf) -> None:
     """Tell a view nothing, a step, and another one: sentence, figure and numbers are those of the newest."""
     view = CompactionView()
-    view.tell(None)
+    view.update(None)
     assert "An example" in view.text.object and view.figure.visible is False
     shelf.do("write")
     for step in ("checkpoint", "compact"):
         report = shelf.do(step)
-        view.tell(report)
-        view.tell(report)
+        view.update(report)
+        view.update(report)
         assert report.words in view.text.object and view.figure.visible
         assert f"{report.after.size_bytes:,}" in view.numbers.object
         assert f"{len(report.after.segments)} segments" in view.figure.object.layout.title.text

@@ -436,7 +436,7 @@ class FrameFace(View):
         self.fields = html_pane()
         self._layout = pn.Column(self.text, self.figure, self.fields, sizing_mode="stretch_width", margin=0)
 
-    def tell(self, view: FrameView | None) -> None:
+    def update(self, view: FrameView | None) -> None:
         """Show a frame, unless it is the one that is shown; None clears the face."""
         if view is self._shown:
             return

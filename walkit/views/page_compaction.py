@@ -40,7 +40,7 @@ class CompactionView(ReportView):
         self.numbers = html_pane()
         super().__init__(NOTHING_YET, self.preview, self.costs, self.numbers)
 
-    def tell(self, report: StepReport | None) -> None:
+    def update(self, report: StepReport | None) -> None:
         """Show a report, unless it is the one that is shown already; None after one means that the store is gone."""
         if report is None and self._shown is not None:
             self._shown = None
@@ -158,9 +158,9 @@ class CompactionPage(Form):
         """Show new data."""
         if not shown:
             return
-        self.bar.tell(self.session.jobs.current)
+        self.bar.update(self.session.jobs.current)
         self.status.object = sentence_html("", problem=self.session.jobs.problem)
-        self.compaction.tell(self.session.step_report)
+        self.compaction.update(self.session.step_report)
         busy = self.session.busy
         for button in (*self.steps.values(), self.new_log):
             button.disabled = busy

@@ -171,13 +171,13 @@ class CrashLabPage(Form):
         if not shown:
             return
         job, problem = self.lab.jobs.current, self.lab.jobs.problem
-        self.bar.tell(job)
+        self.bar.update(job)
         words = sentence_html("", problem=problem) if problem else ""
         if words != self.problem.object:
             self.problem.object = words
         if self.explore.disabled is not (job is not None):
             self.explore.disabled = job is not None
-        self.found.tell(self.lab.explored)
+        self.found.update(self.lab.explored)
 
     def code(self) -> str:
         """Return Python for the chosen exploration."""
@@ -194,7 +194,7 @@ class CrashView(ReportView):
         self.violations = pn.pane.HTML("", sizing_mode="stretch_width")
         super().__init__(NOTHING_YET, self.violations)
 
-    def tell(self, explored: Explored | None) -> None:
+    def update(self, explored: Explored | None) -> None:
         """Show the results, unless they are shown already."""
         if explored is None or not self._is_new(explored):
             return

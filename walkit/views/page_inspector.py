@@ -388,7 +388,7 @@ class InspectorPage(View):
         problem = self._problem or self.looking.problem or self.watching.problem or refused
         self.example.visible = self.outline is None and not self.looking.words
         self.status.object = sentence_html(words or ABOUT, problem=problem)
-        self.bar.tell(self._verifying or self.looking.job)
+        self.bar.update(self._verifying or self.looking.job)
         if self.body.visible:  # the browser has no button yet while it is hidden, and fails to change it
             self.check.disabled = self.session.busy or self._path is None
 
@@ -406,17 +406,17 @@ class InspectorPage(View):
             "" if outline is None else join([map_html(outline), Markup(numbers_html(numbers_of(outline)))])
         )
         chosen = None if page is None else page.line.number
-        self.segments.tell([] if outline is None else segment_rows(outline, chosen))
+        self.segments.update([] if outline is None else segment_rows(outline, chosen))
         at = None if self.frame is None else self.frame.position
-        self.frames.tell([] if page is None else frame_rows(page, at))
+        self.frames.update([] if page is None else frame_rows(page, at))
         self.frame_words.object = "" if page is None else f"<h2>Frames</h2>{sentence_html(page_words(page))}"
         self.pager.visible = page is not None
         if page is not None:
             self.first.disabled = self.back.disabled = page.first_position <= page.line.start_position
             self.on.disabled = self.last.disabled = page.next_position is None
-        self.face.tell(self.frame)
+        self.face.update(self.frame)
         search = self.search
-        self.hits.tell([] if search is None else hit_rows(search))
+        self.hits.update([] if search is None else hit_rows(search))
         self.found_words.object = "" if search is None else sentence_html(search_words(search))
         self.find_on.visible = search is not None and search.next_lsn is not None
         if self.report is None:
@@ -425,7 +425,7 @@ class InspectorPage(View):
     def _show_report(self) -> None:
         report = self.report
         self.verdict.object = "" if report is None else f"<h2>Verified</h2>{report_html(report)}"
-        self.ranges.tell([] if report is None else range_rows(report))
+        self.ranges.update([] if report is None else range_rows(report))
         drawn = report is not None and 0 < len(report.segments) <= SEGMENTS_DRAWN_MAX
         if report is not None and drawn:
             self.strip.param.update(object=segments(report), visible=True)

@@ -144,7 +144,7 @@ plots.batching_cost(runs, {batching!r})"""
                 self.numbers.object = numbers_html(self.runs, batching)
         if shown:
             self.status.object = sentence_html("", problem=self._problem)
-            self.bar.tell(self._job)
+            self.bar.update(self._job)
             self.model.disabled = self.real.disabled = self.session.busy
 
 

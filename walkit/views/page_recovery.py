@@ -90,7 +90,7 @@ class RecoveryView(ReportView):
             self.decisions,
         )
 
-    def tell(self, reports: Sequence[FaultReport]) -> None:
+    def update(self, reports: Sequence[FaultReport]) -> None:
         """Show the last report, unless it is the one that is shown already, with the phases of those before it."""
         if not reports or not self._is_new(reports[-1]):
             return
@@ -110,10 +110,10 @@ class RecoveryView(ReportView):
         self.cuts.object = "" if report.recovery is None else cuts_html(report.recovery)
         self.salvage.object = "" if report.salvage is None else salvage_html(report.salvage)
         self.healing.object = healing_html(report)
-        self._tell_bytes(report.frame)
+        self._update_bytes(report.frame)
         self.decisions.object = decisions_html(report.salvage or report.outcome)
 
-    def _tell_bytes(self, frame: CutFrame | None) -> None:
+    def _update_bytes(self, frame: CutFrame | None) -> None:
         self.bytes.visible = False
         if frame is None:
             return
@@ -139,7 +139,7 @@ class SweepView(View):
             self.measured, self.over_checkpoint, self.over_segments, sizing_mode="stretch_width", margin=0
         )
 
-    def tell(self, sweep: RecoverySweep | None) -> None:
+    def update(self, sweep: RecoverySweep | None) -> None:
         """Show the newest measurement, unless it is shown already."""
         if sweep is None or sweep is self._sweep:
             return
@@ -455,11 +455,11 @@ class RecoveryPage(Form):
         if not shown:
             return
         session = self.session
-        self.bar.tell(session.jobs.current)
+        self.bar.update(session.jobs.current)
         self.status.object = sentence_html("", problem=session.jobs.problem)
         self._describe()
-        self.recovery.tell(session.recovery.reports)
-        self.sweep.tell(session.recovery.sweep)
+        self.recovery.update(session.recovery.reports)
+        self.sweep.update(session.recovery.sweep)
         newest, busy = session.recovery.newest, session.busy
         is_refused = session.recovery.has_refused_log
         for button, done in (

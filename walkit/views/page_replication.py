@@ -542,7 +542,7 @@ class ReplicationView(View):
             self.members, self.lag, self.states, self.sent, sizing_mode="stretch_width", margin=0
         )
 
-    def tell(self, picture: Picture) -> None:
+    def update(self, picture: Picture) -> None:
         """Show a moment; figures without data are hidden."""
         self.members.object = members_html(picture.members)
         drawn = bool(picture.bars)
@@ -723,7 +723,7 @@ class ReplicationPage(Form):
         if now - self._drawn_at >= DRAW_S:
             self._drawn_at = now
             picture = lab.picture()
-            self.view.tell(picture)
+            self.view.update(picture)
             self._resting = picture.resting
         words = sentence_html(
             lab.status(), warnings=[RESTING] if self._resting else [], problem=lab.jobs.problem

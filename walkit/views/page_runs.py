@@ -93,7 +93,7 @@ class ComparisonFace(View):
             margin=(14, 0, 0, 0),
         )
 
-    def tell(self, *runs: Run, found: Comparison | None = None) -> None:
+    def update(self, *runs: Run, found: Comparison | None = None) -> None:
         """Show a Run, or the comparison `found`; without either the face is empty."""
         self.found, runs = found, found.runs if found is not None else runs
         self.of_two.visible = self.ratios.visible = found is not None
@@ -311,15 +311,15 @@ class RunsPage(View):
         entries = self.entries
         chosen = self._chosen() or [entry for entry in entries if not entry.problem][-1:]
         if not chosen:
-            self.face.tell()
+            self.face.update()
             return
 
         def read(_: Job) -> Apply:
             if len(chosen) == 1:
                 run = load_run(chosen[0].path)
-                return lambda: self.face.tell(run)
+                return lambda: self.face.update(run)
             found = compared(entries, *chosen)
-            return lambda: self.face.tell(found=found)
+            return lambda: self.face.update(found=found)
 
         self.looking.ask("reading runs" if len(chosen) == 1 else "comparing", read)
 
@@ -342,7 +342,7 @@ class RunsPage(View):
                 self._compare()
         problem = self._problem or self.looking.problem
         self.status.object = sentence_html(self._sentence(), problem=problem)
-        self.bar.tell(self._job or self.looking.job)
+        self.bar.update(self._job or self.looking.job)
         self.measure.disabled = self.session.busy
         repeatable = [entry for entry in self._chosen() if entry.measured is not None]
         self.repeat.disabled = self.session.busy or len(repeatable) != 2
@@ -367,7 +367,7 @@ class RunsPage(View):
         for entry in entries:
             key = (entry.origin, entry.settings)
             same[key] = same.get(key, 0) + 1
-        self.table.tell(
+        self.table.update(
             [
                 Row(
                     id=entry.id,

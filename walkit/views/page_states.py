@@ -278,7 +278,7 @@ class KeyHistory(View):
             margin=0,
         )
 
-    def tell(self, logs: Sequence[tuple[str, Outline]]) -> None:
+    def update(self, logs: Sequence[tuple[str, Outline]]) -> None:
         """Search these logs, by name, from now on; earlier results are dropped."""
         self._logs = logs
         self._take([])
@@ -320,7 +320,7 @@ class KeyHistory(View):
     def _take(self, found: list[tuple[str, KeySearch]]) -> None:
         self.found = found
         rows = history_rows(found)
-        self.table.tell(rows)
+        self.table.update(rows)
         self.words.object = sentence_html("No record has this key.") if found and not rows else ""
         self.more.visible = any(search.next_lsn is not None for _, search in found)
 
@@ -577,7 +577,7 @@ class StatesPage(View):
     def _forget(self) -> None:
         self.compared, self._done, self._at = None, None, 0
         self._show_found()
-        self.history.tell([])
+        self.history.update([])
 
     def _ask(self, title: str, read: Callable[[Job], Apply]) -> None:
         self.looking.ask(title, read)
@@ -599,7 +599,7 @@ class StatesPage(View):
             value = usual if wanted is None else min(wanted, end)
             slider.param.update(end=max(end, 1), value=value)
         self._wanted_lsns = (None, None)
-        self.history.tell(
+        self.history.update(
             [("the log", outlines[0])] if same else [*zip(("left", "right"), outlines, strict=True)]
         )
         self._draw()
@@ -684,7 +684,7 @@ class StatesPage(View):
         words = self.looking.words or (ABOUT if self.outlines is None else self._log_words())
         self.status.object = sentence_html(words, problem=self._problem or self.looking.problem)
         self.example.visible = self.outlines is None and not self.looking.words
-        self.bar.tell(self._comparing or self.looking.job)
+        self.bar.update(self._comparing or self.looking.job)
         if self.body.visible:
             self.compare.disabled = self.session.busy
 
@@ -716,11 +716,11 @@ class StatesPage(View):
         )
         self.pager.visible = compared is not None and bool(compared.rows)
         if compared is None or not compared.rows:
-            self.table.tell([])
+            self.table.update([])
 
     def _show_page(self, rows: list[DiffRow], at: int, places: Places) -> None:
         shown = rows[at : at + PAGE_ROWS]
-        self.table.tell(diff_rows(shown, places))
+        self.table.update(diff_rows(shown, places))
         self.back.disabled, self.on.disabled = at == 0, at + PAGE_ROWS >= len(rows)
         self.page_words.object = (
             f"rows {at + 1:,} to {at + len(shown):,} of {len(rows):,}" if shown else "no such row"

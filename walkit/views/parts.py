@@ -394,7 +394,7 @@ class JobBar(View):
         self.cancel.on_click(lambda _: cancel())
         self._layout = pn.Row(self.text, self.cancel, visible=False, sizing_mode="stretch_width")
 
-    def tell(self, job: Job | None) -> None:
+    def update(self, job: Job | None) -> None:
         """Show a job that is under way; None, or one that has ended, hides the bar."""
         under_way = job is not None and not job.ended
         if under_way and job is not None:
@@ -448,7 +448,7 @@ class PickTable(JSComponent):
             shown={**self._fixed, "rows": []}, visible=False, sizing_mode="stretch_width"
         )
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def update(self, rows: Sequence[Row]) -> None:
         """Show these rows instead of the earlier ones; without one the table is hidden."""
         told = [
             {"id": r.id, "cells": list(r.cells), "label": r.label or r.cells[0], "on": r.on, "tone": r.tone}
@@ -490,7 +490,7 @@ class PagedTable(View):
         self.on.on_click(lambda _: self._turn(ROWS_MAX))
         self._layout = pn.Column(table, self.pager, sizing_mode="stretch_width", margin=0)
 
-    def tell(self, rows: Sequence[Row]) -> None:
+    def update(self, rows: Sequence[Row]) -> None:
         """Show these rows; a page that is beyond their end gives way to the last one."""
         self._rows = rows
         self._turn(0)
@@ -499,7 +499,7 @@ class PagedTable(View):
         last = max(len(self._rows) - 1, 0) // ROWS_MAX * ROWS_MAX
         self._at = min(max(self._at + by, 0), last)
         end = self._at + ROWS_MAX
-        self.table.tell(self._rows[self._at : end])
+        self.table.update(self._rows[self._at : end])
         self.pager.visible = len(self._rows) > ROWS_MAX
         self.back.disabled, self.on.disabled = self._at == 0, self._at == last
         self.words.object = (
