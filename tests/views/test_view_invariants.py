@@ -52,8 +52,8 @@ def _looking() -> Looking:
         go.wait(30)
         return lambda: None
 
-    looking.ask("the first", read)
-    looking.ask("the second", read)
+    looking.request("the first", read)
+    looking.request("the second", read)
     go.set()
     jobs.close()
     return looking

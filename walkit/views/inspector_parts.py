@@ -384,7 +384,7 @@ class LogChooser(View):
                 opened()
 
         self.known.param.watch(chosen, "value")
-        self.looking.ask("looking for logs", self._look_for_logs)
+        self.looking.request("looking for logs", self._look_for_logs)
         if workspace.logs:
             self.path.value = workspace.root.show(workspace.logs[0])
 

@@ -45,7 +45,7 @@ class Looking:
         job = self._job
         return "" if job is None or job.ended else f"{str(job)[:1].upper()}{str(job)[1:]}."
 
-    def ask(self, title: str, read: Callable[[Job], Apply]) -> None:
+    def request(self, title: str, read: Callable[[Job], Apply]) -> None:
         """Read as soon as the worker is free; `read(job)` returns a function that shows it."""
         self._wanted, self.problem = (title, read), None
         if self._job is not None:
@@ -131,7 +131,7 @@ class Job:
         return self._cancelled.is_set()
 
     def cancel(self) -> None:
-        """Ask the job to end at its next step."""
+        """Request the job to end at its next step."""
         self._cancelled.set()
 
     def __str__(self) -> str:
@@ -206,7 +206,7 @@ class Jobs:
         self.problem = problem
 
     def cancel(self) -> None:
-        """Ask the job under way to end at its next step; without one nothing happens."""
+        """Request the job under way to end at its next step; without one nothing happens."""
         job = self.current
         if job is not None:
             job.cancel()

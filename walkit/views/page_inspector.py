@@ -201,14 +201,14 @@ class InspectorPage(View):
             self.refresh()
             return
         self._forget()
-        self._ask("reading the log", partial(self._read_at, position))
+        self._request("reading the log", partial(self._read_at, position))
 
     def _forget(self) -> None:
         self.outline = self.page = self.frame = self.search = self.report = self._verified = None
         self.looking.cancel()
         self._show_all()
 
-    def _ask(self, title: str, read: Callable[[Outline, Job], Apply]) -> None:
+    def _request(self, title: str, read: Callable[[Outline, Job], Apply]) -> None:
         """Read with an outline of the log: of a live one, or a first time, a new one."""
         path, known = self._path, self.outline
         if path is None:
@@ -226,7 +226,7 @@ class InspectorPage(View):
 
             return show
 
-        self.looking.ask(title, work)
+        self.looking.request(title, work)
         self.refresh()
 
     def _read_at(self, position: int | None, outline: Outline, job: Job) -> Apply:
@@ -279,7 +279,7 @@ class InspectorPage(View):
             return show
 
         self._next_s = monotonic() + LOOK_S
-        self.watching.ask("looking again", work)
+        self.watching.request("looking again", work)
 
     def _pick_segment(self, row_id: str, _: bool) -> None:
         number = int(row_id)
@@ -288,10 +288,10 @@ class InspectorPage(View):
             page = page_from(outline, outline.segment(number), 0, job)
             return lambda: self._take(page, None)
 
-        self._ask("reading frames", read)
+        self._request("reading frames", read)
 
     def _pick_frame(self, row_id: str, _: bool = True) -> None:
-        self._ask("reading a frame", partial(self._read_at, int(row_id.partition("/")[0])))
+        self._request("reading a frame", partial(self._read_at, int(row_id.partition("/")[0])))
 
     def _turn(self, way: str) -> None:
         page = self.page
@@ -308,7 +308,7 @@ class InspectorPage(View):
                 found = page_from(outline, line, (page.next_position or 0) if way == "on" else 0, job)
             return lambda: self._take(found, self.frame)
 
-        self._ask("reading frames", read)
+        self._request("reading frames", read)
 
     def _find(self) -> None:
         by, text = self.find_by.value, (self.wanted.value or "").strip()
@@ -322,7 +322,7 @@ class InspectorPage(View):
         if isinstance(wanted, bytes):
             self._search(wanted, 1)
         elif by == "position" and isinstance(wanted, int):
-            self._ask("reading a frame", partial(self._read_at, wanted))
+            self._request("reading a frame", partial(self._read_at, wanted))
         else:
 
             def read(outline: Outline, job: Job) -> Apply:
@@ -333,7 +333,7 @@ class InspectorPage(View):
                 )
                 return self._read_at(at, outline, job)
 
-            self._ask(f"finding the {by}", read)
+            self._request(f"finding the {by}", read)
 
     def _find_on(self) -> None:
         if self.search is not None and self.search.next_lsn is not None:
@@ -344,7 +344,7 @@ class InspectorPage(View):
             found = find_key(outline, key, max(from_lsn, outline.first_lsn), job)
             return lambda: setattr(self, "search", found)
 
-        self._ask("searching for the key", read)
+        self._request("searching for the key", read)
 
     def _verify(self) -> None:
         path = self._path

@@ -431,10 +431,10 @@ class RecoveryPage(Form):
         )
         self.fault.param.watch(lambda _: self._describe(), "value")
         self.do.on_click(self._do)
-        self.salvage.on_click(lambda _: self._ask(self.session.recovery.salvage))
-        self.heal.on_click(lambda _: self._ask(self.session.recovery.heal))
-        self.new_log.on_click(lambda _: self._ask(self.session.new_log))
-        self.measure.on_click(lambda _: self._ask(self.session.recovery.measure))
+        self.salvage.on_click(lambda _: self._request(self.session.recovery.salvage))
+        self.heal.on_click(lambda _: self._request(self.session.recovery.heal))
+        self.new_log.on_click(lambda _: self._request(self.session.new_log))
+        self.measure.on_click(lambda _: self._request(self.session.recovery.measure))
         self._describe()
 
     def _describe(self) -> None:
@@ -444,10 +444,10 @@ class RecoveryPage(Form):
         self.about.visible = newest is None or newest.fault != chosen
 
     def _do(self, _: Any) -> None:
-        self._ask(lambda: self.session.recovery.do(cast("FaultName", self.fault.value)))
+        self._request(lambda: self.session.recovery.do(cast("FaultName", self.fault.value)))
 
-    def _ask(self, wish: Callable[[], object]) -> None:
-        wish()
+    def _request(self, action: Callable[[], object]) -> None:
+        action()
         self.refresh()
 
     def refresh(self, shown: bool = True) -> None:

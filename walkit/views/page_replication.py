@@ -674,23 +674,23 @@ class ReplicationPage(Form):
 
     def _listen(self) -> None:
         lab = self.lab
-        self.start.on_click(lambda _: self._ask(self._start))
-        self.stop.on_click(lambda _: self._ask(lab.stop))
-        self.add.on_click(lambda _: self._ask(lab.add))
-        self.add_reader.on_click(lambda _: self._ask(lab.add_reader))
-        self.cancel.on_click(lambda _: self._ask(lab.jobs.cancel))
-        self.kill.on_click(lambda _: self._ask(lambda: lab.kill(self.which.value)))
-        self.restart.on_click(lambda _: self._ask(lambda: lab.restart(self.which.value)))
+        self.start.on_click(lambda _: self._request(self._start))
+        self.stop.on_click(lambda _: self._request(lab.stop))
+        self.add.on_click(lambda _: self._request(lab.add))
+        self.add_reader.on_click(lambda _: self._request(lab.add_reader))
+        self.cancel.on_click(lambda _: self._request(lab.jobs.cancel))
+        self.kill.on_click(lambda _: self._request(lambda: lab.kill(self.which.value)))
+        self.restart.on_click(lambda _: self._request(lambda: lab.restart(self.which.value)))
         for name, each in self.links.items():
-            each.on_click(lambda _, name=name: self._ask(lambda: lab.link(self.which.value, LINKS[name])))
+            each.on_click(lambda _, name=name: self._request(lambda: lab.link(self.which.value, LINKS[name])))
         for widget in (self.unit, self.which):
             widget.param.watch(lambda _: self._look(), "value")
 
     def _start(self) -> None:
         self.lab.start(PacedLoad(records_per_s=self.rate.value), self.codec.value, self.count.value)
 
-    def _ask(self, wish: Callable[[], object]) -> None:
-        wish()
+    def _request(self, action: Callable[[], object]) -> None:
+        action()
         self.refresh()
 
     def _look(self) -> None:

@@ -188,7 +188,7 @@ class RunsPage(View):
         self.folder.param.watch(lambda _: self._read(), "enter_pressed")
         self.repeat.on_click(lambda _: self._repeat())
         if workspace.runs:
-            self.looking.ask("reading runs", partial(self._given, workspace.runs))
+            self.looking.request("reading runs", partial(self._given, workspace.runs))
         self.refresh()
 
     @property
@@ -262,7 +262,7 @@ class RunsPage(View):
             self.refresh()
             return
         self._folder_text = text
-        self.looking.ask("reading runs", partial(self._from, path, text))
+        self.looking.request("reading runs", partial(self._from, path, text))
         self.refresh()
 
     def _from(self, path: Path, text: str, job: Job) -> Apply:
@@ -321,7 +321,7 @@ class RunsPage(View):
             found = compared(entries, *chosen)
             return lambda: self.face.update(found=found)
 
-        self.looking.ask("reading runs" if len(chosen) == 1 else "comparing", read)
+        self.looking.request("reading runs" if len(chosen) == 1 else "comparing", read)
 
     # -- views
 

@@ -249,18 +249,18 @@ class LsnSlider(JSComponent):
             self.choose(msg["value"])
 
 
-Ask = Callable[[str, Callable[[Job], Apply]], None]
+Request = Callable[[str, Callable[[Job], Apply]], None]
 
 
 class KeyHistory(View):
     """A key's records with the LSNs that they held to. Used by one thread."""
 
-    def __init__(self, ask: Ask, inspect: Callable[[str, int], None]) -> None:
-        """`ask` reads off this thread; `inspect(log, position)` is called with the frame that a person picks."""
+    def __init__(self, request: Request, inspect: Callable[[str, int], None]) -> None:
+        """`request` reads off this thread; `inspect(log, position)` is called with the frame that a person picks."""
         super().__init__()
         self.found: list[tuple[str, KeySearch]] = []
         self._logs: Sequence[tuple[str, Outline]] = ()
-        self._ask, self._inspect = ask, inspect
+        self._request, self._inspect = request, inspect
         self.key = TextInput(label="key", placeholder="text, or hex after 0x", width=260)
         self.find = Button(label="Show its history", width=150)
         self.more = Button(label="Search on", width=110, visible=False)
@@ -315,7 +315,7 @@ class KeyHistory(View):
             ]
             return lambda: self._take(found)
 
-        self._ask("searching for the key", read)
+        self._request("searching for the key", read)
 
     def _take(self, found: list[tuple[str, KeySearch]]) -> None:
         self.found = found
@@ -500,7 +500,7 @@ class StatesPage(View):
         self.compare = Button(label="Compare", color="primary", width=110)
         self.change = Select(label="rows", options=CHANGES, value="", width=150)
         self.back, self.on = Button(label="Previous rows", width=130), Button(label="Next rows", width=110)
-        self.history = KeyHistory(self._ask, self._inspect)
+        self.history = KeyHistory(self._request, self._inspect)
         self.bar = JobBar(self._cancel)
         self.example = html_pane(NOTHING_YET)
         self.status, self.found, self.page_words = (html_pane() for _ in range(3))
@@ -566,7 +566,7 @@ class StatesPage(View):
             outlines = (first, first if paths[1] == paths[0] else outline_of(paths[1]))
             return lambda: self._take(outlines)
 
-        self._ask("reading the log", read)
+        self._request("reading the log", read)
 
     def _second_or(self, left: LogPath) -> LogPath:
         text = (self.second.value or "").strip()
@@ -579,8 +579,8 @@ class StatesPage(View):
         self._show_found()
         self.history.update([])
 
-    def _ask(self, title: str, read: Callable[[Job], Apply]) -> None:
-        self.looking.ask(title, read)
+    def _request(self, title: str, read: Callable[[Job], Apply]) -> None:
+        self.looking.request(title, read)
         self.refresh()
 
     def _take(self, outlines: tuple[Outline, Outline]) -> None:
@@ -655,7 +655,7 @@ class StatesPage(View):
             left, right = places_of(zip(outlines, lsns, strict=True), job)
             return lambda: self._show_page(rows, at, (left, right))
 
-        self._ask("finding the frames", read)
+        self._request("finding the frames", read)
 
     def _pick_key(self, row_id: str, _: bool) -> None:
         self.history.show_key(b"" if row_id == "empty" else bytes.fromhex(row_id))
