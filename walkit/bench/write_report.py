@@ -105,7 +105,7 @@ class BenchRow:
         return plain_row(self, DIGITS)
 
 
-def _told(value: int | str | None) -> str:
+def _cell(value: int | str | None) -> str:
     return "" if value is None else f"{value:,}" if isinstance(value, int) else value
 
 
@@ -234,14 +234,14 @@ class BenchReport(TableReport):
             (
                 row.way,
                 f"{row.callers:,}",
-                *(_told(getattr(row, name)) for name in shown),
+                *(_cell(getattr(row, name)) for name in shown),
                 f"{row.records_per_s:,.0f}",
                 "" if row.way in RAW else f"{row.times_raw:,.2f}",
                 *(f"{row.times_peers[name]:,.2f}" if name in row.times_peers else "" for name in peers),
                 "" if row.times_raw_bytes is None else f"{row.times_raw_bytes:,.2f}",
                 f"{row.p50_us:,.1f}",
                 f"{row.p99_us:,.1f}",
-                _told(row.frames),
+                _cell(row.frames),
                 "" if row.records_per_frame is None else f"{row.records_per_frame:,.1f}",
                 *_framed(row)[:framed],
                 *(_used(row) if self._on_objects else ()),

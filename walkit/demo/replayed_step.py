@@ -43,12 +43,12 @@ def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict
         counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
     found = Counter(change for change, _, _ in changes.values())
     printer.say(
-        f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {_said(found)}; primary and replica: {_said(counts)}"
+        f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {_counts_text(found)}; primary and replica: {_counts_text(counts)}"
     )
     return {**states, "spark_changes": changes, "spark_replica_counts": counts}
 
 
-def _said(counts: Mapping[str, int]) -> str:
+def _counts_text(counts: Mapping[str, int]) -> str:
     return ", ".join(f"{counts[change]:,} {word}" for change, word in WORDS.items() if counts.get(change))
 
 

@@ -158,7 +158,7 @@ def batching_cost(
         ],
         warnings=run_warnings(chosen, single=not words, named=False),
         alt="Four panels of lines: "
-        + "; ".join(_words(str(name), rows) for name, rows in table.groupby("place")),
+        + "; ".join(_describe(str(name), rows) for name, rows in table.groupby("place")),
         height=660,
     )
     _axes(drawing, table, panels, batching, places)
@@ -214,7 +214,7 @@ def _axes(
     drawing.update_annotations(font={"size": 12})
 
 
-def _words(place: str, rows: pd.DataFrame) -> str:
+def _describe(place: str, rows: pd.DataFrame) -> str:
     median = rows.groupby("batching")[["p50_s", "requests", "usd"]].median(numeric_only=False)
     ends = [median.iloc[0], median.iloc[-1]]
     p50, requests = (

@@ -63,7 +63,7 @@ def crash_states(explored: Exploration | Sequence[Exploration]) -> Figure:
         ],
         warnings=["interrupted: not all points were looked at"] if any(r.interrupted for r in runs) else [],
         alt="Possible and judged crash states over the points of a run, logarithmic; "
-        + "; ".join(map(_words, runs)),
+        + "; ".join(map(_describe, runs)),
         height=AROUND_PX + PANEL_PX * max(len(runs), 1 + (not several)),
         barmode="overlay",
     )
@@ -81,7 +81,7 @@ def _title(run: Exploration) -> str:
     return f"{run.scenario}, {run.profile}" + (f", with {run.mutant}" if run.mutant else "")
 
 
-def _words(run: Exploration) -> str:
+def _describe(run: Exploration) -> str:
     return (
         f"{_title(run)}: {counted(len(run.points), 'point')}, {run.whole_points:,} of them whole, "
         f"{counted(run.states, 'state')} judged, {run.broken:,} distinct ones break a rule"

@@ -60,7 +60,7 @@ def group_commit(runs: Run | Iterable[Run], *, theory: Mapping[str, Expected] | 
         "Group commit: records/s = frames/s * records in a frame",
         subtitle=[*([words] if words else []), *run_facts(chosen)],
         warnings=run_warnings(chosen, single=not words, named=False),
-        alt="Four panels of lines: " + "; ".join(_words(name, points) for name, points in series.items()),
+        alt="Four panels of lines: " + "; ".join(_describe(name, points) for name, points in series.items()),
         height=640,
     )
     _axes(drawing, chosen)
@@ -153,7 +153,7 @@ def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
     drawing.update_annotations(font={"size": 12})
 
 
-def _words(name: str, points: Mapping[float, list[_Point]]) -> str:
+def _describe(name: str, points: Mapping[float, list[_Point]]) -> str:
     last = max(points)
     rate, _, frames, records = (
         Spread.of([p.panels[panel] for p in points[last]]).median for panel in range(4)

@@ -42,7 +42,7 @@ def frame_bars(
                 for name in ("sealed_ns", "began_ns", "written_ns", "synced_ns", "acked_ns")
             )
             lane = _lane_name(int(frames.lane[index]), label if len(series) > 1 else "")
-            words = _frame_words(frames, index)
+            words = _describe_frame(frames, index)
             for kind, (begins, ends) in enumerate(
                 ((sealed, began), (began, written), (written, synced), (written, acked))
             ):
@@ -65,7 +65,7 @@ def _lane_name(lane: int, label: str) -> str:
     return f"{label.partition(',')[0].removeprefix('this ')} slot {lane + 1}".strip()
 
 
-def _frame_words(frames: FrameSample, index: int) -> str:
+def _describe_frame(frames: FrameSample, index: int) -> str:
     first, records = int(frames.first_lsn[index]), int(frames.records[index])
     times = {
         name: duration_text(int(getattr(frames, f"{column}_ns")[index] - frames.sealed_ns[index]) / 1e9)

@@ -63,7 +63,7 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = ()) -> Figure:
         "Cost of append order",
         subtitle=[*subtitle, *([repeated] if repeated else []), *model, drawn_by()],
         warnings=["n = 1: one round, so no spread is known"] if once else [],
-        alt="Lines over the number of writers: " + "; ".join(_words(table)),
+        alt="Lines over the number of writers: " + "; ".join(_describe(table)),
         height=480,
     )
     drawing.update_xaxes(type="log", tickvals=writers, ticktext=[f"{n}" for n in writers], title="writers")
@@ -94,7 +94,7 @@ def _whiskers(rows: pd.DataFrame, quantity: str) -> dict[str, Any]:
     return error_bars([Spread.of(found) for found in rounds]) if rounds and all(rounds) else {}
 
 
-def _words(table: pd.DataFrame) -> list[str]:
+def _describe(table: pd.DataFrame) -> list[str]:
     most = table[table.writers == table.writers.max()]
     return [
         f"{row.device}, {row.policy}, {row.writers} writers: throughput {row.throughput_ratio:.2f}, "

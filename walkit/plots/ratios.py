@@ -38,7 +38,7 @@ def ratios(
         title,
         subtitle=[*subtitle, drawn_by()],
         warnings=warnings,
-        alt="Points with whiskers, a ratio each: " + "; ".join(map(_words, found, found.values())),
+        alt="Points with whiskers, a ratio each: " + "; ".join(map(_describe, found, found.values())),
         height=140 + ROW_PX * max(len(found), 1),
         margin={"l": 80},
         showlegend=False,
@@ -76,7 +76,7 @@ def ratios(
                 "color": BLUE,
                 "line": {"color": BLUE, "width": 2},
             },
-            customdata=[_words(*each) for each in found.items()],
+            customdata=[_describe(*each) for each in found.items()],
             hovertemplate="%{customdata}<extra></extra>",
             cliponaxis=False,
             name="ratio",
@@ -85,6 +85,6 @@ def ratios(
     return drawing
 
 
-def _words(name: str, one: Ratio) -> str:
+def _describe(name: str, one: Ratio) -> str:
     interval = "no interval known" if one.low is None else f"{one.low:.3g} to {one.high:.3g}"
     return f"{name} {one.value:.3g} ({interval}, n = {one.number})"

@@ -35,7 +35,7 @@ def states_timeline(lanes: Iterable[StateLane]) -> Figure:
     drawing = figure(
         "States on the log's timeline",
         subtitle=["each area is a segment", drawn_by()],
-        alt="Segments over LSN: " + "; ".join(_words(lane) for lane in drawn),
+        alt="Segments over LSN: " + "; ".join(_describe(lane) for lane in drawn),
         height=240 + 50 * len(drawn),
         barmode="overlay",
         xaxis={"title": {"text": "LSN"}, "rangemode": "tozero", **COUNTS},
@@ -86,6 +86,6 @@ def _alternating(pieces: list[tuple[str, int, int]]) -> tuple[list[tuple[str, in
     return pieces[::2], pieces[1::2]
 
 
-def _words(lane: StateLane) -> str:
+def _describe(lane: StateLane) -> str:
     marks = ", ".join(f"{side} state at LSN {lsn:,}" for side, lsn in lane.marks)
     return f"{lane.name} with {counted(len(lane.segments), 'segment')}, {marks}"

@@ -94,7 +94,7 @@ def throughput_timeline(run: Run) -> Figure:
         f"{escape(run.name)} ({run.durability}, {run.arrival} loop): {run.records_per_s:,.0f} records/s",
         subtitle=run_facts([run]),
         warnings=run_warnings([run], named=False),
-        alt=_words(run),
+        alt=_describe(run),
         height=520 + (20 * len(names) + 40 if shown else 0),
         hovermode="x unified",
     )
@@ -139,7 +139,7 @@ def throughput_timeline(run: Run) -> Figure:
     return drawing
 
 
-def _words(run: Run) -> str:
+def _describe(run: Run) -> str:
     total = run.latency.get("total")
     latency = ""
     if total is not None and total.count:

@@ -141,13 +141,13 @@ def _panel(inventory: LogInventory, when: str, going: Collection[str] = ()) -> R
         boxes = [_above(start, s, place, low) for start, s in placed if s.state == state]
         panel.add("segments", state, look, boxes)
     below = [
-        Box(start, min(place.end(low), start + s.size_bytes) - start, _words(s))
+        Box(start, min(place.end(low), start + s.size_bytes) - start, _describe(s))
         for start, s in placed
         if s.first_lsn <= low
     ]
     panel.add("segments", "below the low watermark", _BELOW, below)
     _live(panel, placed)
-    dropped = [Box(start, s.size_bytes, _words(s)) for start, s in placed if s.name in going]
+    dropped = [Box(start, s.size_bytes, _describe(s)) for start, s in placed if s.name in going]
     if dropped:
         panel.add("a trim drops", "would go", _GOING, dropped)
     panel.marks = _marks(inventory, place)
@@ -170,10 +170,10 @@ def _above(start: float, segment: SegmentStock, place: _Bytes, low: int) -> Box:
     """Return the part of a segment above the low watermark."""
     end = start + segment.size_bytes
     begin = max(start, min(place.end(low), end)) if segment.first_lsn <= low else start
-    return Box(begin, end - begin, _words(segment))
+    return Box(begin, end - begin, _describe(segment))
 
 
-def _words(segment: SegmentStock) -> str:
+def _describe(segment: SegmentStock) -> str:
     records = "" if segment.records is None else f"{counted(segment.records, 'record')}, "
     live = "" if segment.live_keys is None else f"<br>{segment.live_keys:,} live keys"
     return (
@@ -190,8 +190,8 @@ def _live(panel: RowPanel, placed: Sequence[tuple[float, SegmentStock]]) -> None
             continue
         lsns = segment.last_lsn - segment.first_lsn + 1
         width = segment.size_bytes * min(segment.live_keys / max(segment.records or lsns, 1), 1.0)
-        live.append(Box(start, width, _words(segment)))
-        dead.append(Box(start + width, segment.size_bytes - width, _words(segment)))
+        live.append(Box(start, width, _describe(segment)))
+        dead.append(Box(start + width, segment.size_bytes - width, _describe(segment)))
     if live:
         panel.add("live keys", "live", _LIVE, live)
         panel.add("live keys", "superseded, deleted or events", _DEAD, dead)

@@ -75,7 +75,7 @@ class TalkingChild:
         """The error that a line caused here, with its stack."""
         self._process: subprocess.Popen[bytes] | None = None
         self._reader: EndingThread | None = None
-        self._words: IO[bytes] | None = None
+        self._stderr: IO[bytes] | None = None
 
     @property
     def pid(self) -> int:
@@ -93,14 +93,14 @@ class TalkingChild:
         ChildWriterError: it cannot be started. One that ends before it has read everything is not an error here.
         """
         command, environment = python_child(*self._command)
-        self._words = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115 - close() closes it
         pipe = subprocess.PIPE
         try:
             self._process = subprocess.Popen(
                 command,
                 stdin=pipe,
                 stdout=pipe,
-                stderr=self._words,
+                stderr=self._stderr,
                 env=environment,
                 bufsize=0,
             )
@@ -200,8 +200,8 @@ class TalkingChild:
             for pipe in (process.stdin, process.stdout):
                 if pipe is not None:
                     pipe.close()
-        if self._words is not None:
-            self._words.close()
+        if self._stderr is not None:
+            self._stderr.close()
 
     def __enter__(self) -> Self:
         self.start()
@@ -224,6 +224,6 @@ class TalkingChild:
         if returncode < 0:
             how = f"signal {-returncode}, which this process did not send"
         output = ""
-        if self._words is not None and not self._words.closed:
-            output = last_words(self._words)
+        if self._stderr is not None and not self._stderr.closed:
+            output = last_words(self._stderr)
         return ChildWriterError(f"the child writer ended with {how}", returncode=returncode, output=output)
