@@ -11,8 +11,8 @@ import pytest
 from walkit.views.page import (
     DESCRIPTORS,
     Sockets,
-    asked_elsewhere,
     is_loopback,
+    listens_elsewhere,
     sockets_of_this_process,
     why_refused,
 )
@@ -56,7 +56,7 @@ def test_what_reaches_this_machine_alone(address: str, near: bool) -> None:
 )
 def test_an_address_on_the_command_line(command: list[str], elsewhere: bool) -> None:
     """Both forms of the option, none, and one without a value."""
-    assert asked_elsewhere(command) is elsewhere
+    assert listens_elsewhere(command) is elsewhere
 
 
 @pytest.mark.parametrize(

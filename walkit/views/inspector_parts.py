@@ -384,11 +384,11 @@ class LogChooser(View):
                 opened()
 
         self.known.param.watch(chosen, "value")
-        self.looking.request("looking for logs", self._look_for_logs)
+        self.looking.request("looking for logs", self._find_logs)
         if workspace.logs:
             self.path.value = workspace.root.show(workspace.logs[0])
 
-    def _look_for_logs(self, _: Job) -> Apply:
+    def _find_logs(self, _: Job) -> Apply:
         found = logs_below(self._workspace.root.path)
         return lambda: self.offer(found)
 

@@ -88,7 +88,7 @@ def is_loopback(address: str) -> bool:
     return bool((mapped or found).is_loopback)
 
 
-def asked_elsewhere(command: Sequence[str]) -> bool:
+def listens_elsewhere(command: Sequence[str]) -> bool:
     """Whether a command line names an address to listen on that is not loopback."""
     for at, word in enumerate(command):
         name, given, value = word.partition("=")
@@ -105,7 +105,7 @@ def why_refused(sockets: Sockets, command: Sequence[str], user: str | None) -> s
     elsewhere = [address for address in sockets.listening if not is_loopback(address)]
     if not elsewhere:
         return None
-    if asked_elsewhere(command):
+    if listens_elsewhere(command):
         return f"This server listens on {_listed(elsewhere)}, beyond this machine, and asks for no password."
     strangers = [peer or "an address that is not known" for peer in sockets.peers if not is_loopback(peer)]
     if strangers:

@@ -53,14 +53,14 @@ class CrashLab:
         found: list[Explored] = []
         progress: tuple[int, int | None] = (0, None)
 
-        def hear(said: dict[str, Any]) -> None:
+        def on_line(said: dict[str, Any]) -> None:
             nonlocal progress
             if "found" in said:
                 found.append(explored_of(said["found"]))
             else:
                 progress = (said["done"], said["total"])
 
-        with TalkingChild(EXPLORING, asdict(wish), hear) as child:
+        with TalkingChild(EXPLORING, asdict(wish), on_line) as child:
             while child.talking and not child.wait_until(lambda: bool(found), LOOK_S):
                 job.step(*progress, "" if progress[1] else "running the scenario")
             child.wait()

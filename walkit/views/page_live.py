@@ -382,7 +382,7 @@ class LivePage(Form):
         for name, preset in self.presets.items():
             preset.on_click(partial(self._preset_pressed, name))
         for widget in (self.window, self.frames, self.pause):
-            widget.param.watch(lambda _: self._look(), "value")
+            widget.param.watch(lambda _: self._apply_view(), "value")
 
     def _preset_pressed(self, name: str, _: Any) -> None:
         self.choose(name)
@@ -402,7 +402,7 @@ class LivePage(Form):
         self.session.new_log()
         self.refresh()
 
-    def _look(self) -> None:
+    def _apply_view(self) -> None:
         self.live.window = self.window.value
         self.live.slowest = self.frames.value == "slowest"
         self.live.paused = bool(self.pause.value)

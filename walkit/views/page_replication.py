@@ -184,7 +184,7 @@ class Picture:
     """Whether the log has its size, and nothing more is appended."""
 
 
-class _Seat:
+class _Node:
     """One member: its folder, its link, its current process, and its history."""
 
     def __init__(self, name: str, zero_s: float) -> None:
@@ -216,7 +216,7 @@ class _Belongings:
         self.folder = tempfile.mkdtemp(prefix="walkit-replication-")
         self.lock = threading.RLock()
         """Held while a process or link is made or ended, so that none is made after `remove`."""
-        self.seats: dict[str, _Seat] = {}
+        self.seats: dict[str, _Node] = {}
         self.gone = False
 
     def clear(self) -> None:
@@ -300,7 +300,7 @@ class ReplicationLab:
     # -- the worker thread
 
     @contextmanager
-    def _seat(self, name: str) -> Iterator[_Seat]:
+    def _seat(self, name: str) -> Iterator[_Node]:
         """Give a member, under the lock that keeps the session from ending meanwhile."""
         with self._belongings.lock:
             if self._belongings.gone:
@@ -317,7 +317,7 @@ class ReplicationLab:
                 raise OptionsError("the session has ended")
             self._belongings.clear()
             self._load, self._codec, self._zero_s = load, codec, time.time()
-            self._belongings.seats[PRIMARY] = _Seat(PRIMARY, self._zero_s)
+            self._belongings.seats[PRIMARY] = _Node(PRIMARY, self._zero_s)
         self._revive(PRIMARY)
         for number in range(replicas):
             step(number + 1, replicas + 1)
@@ -329,7 +329,7 @@ class ReplicationLab:
             if there >= most:
                 raise OptionsError(f"there are {most} {kind}s already")
             name = f"{kind} {there + 1}"
-            seat = _Seat(name, self._zero_s)
+            seat = _Node(name, self._zero_s)
             seat.link = TcpLink(self._address())
             self._belongings.seats[name] = seat
         self._revive(name)
@@ -367,18 +367,18 @@ class ReplicationLab:
             assert not seats or next(iter(seats)) == PRIMARY
             assert len(self.replicas) <= REPLICAS_MAX and len(self.readers) <= READERS_MAX
 
-    def _child_of(self, seat: _Seat) -> ReplicatedChild:
+    def _child_of(self, seat: _Node) -> ReplicatedChild:
         """Return the process of a member, not started yet."""
         name, folder = seat.name, self._belongings.folder
         path = os.path.join(folder, name.replace(" ", "-"))
         if seat.link is None:
-            return ReplicatedChild.primary(path, self._load, self._heard)
+            return ReplicatedChild.primary(path, self._load, self._on_line)
         if name.startswith("reader"):
             log = os.path.join(folder, PRIMARY)
             return ReplicatedChild.delta(path, seat.link.address, name, log, seat.take_own)
         return ReplicatedChild.replica(path, seat.link.address, name, self._codec, seat.history.take)
 
-    def _heard(self, line: dict[str, Any]) -> None:
+    def _on_line(self, line: dict[str, Any]) -> None:
         """Take a line of the primary, on the thread that reads them: it knows the lag of each replica."""
         followers = {each["name"]: each for each in line["followers"]}
         for name, seat in list(self._belongings.seats.items()):
@@ -387,7 +387,7 @@ class ReplicationLab:
             elif name.startswith("replica"):
                 seat.history.note_lag(line["clock_s"], followers.get(name))
 
-    def _lose_sight(self) -> None:
+    def _forget_lags(self) -> None:
         """Without a primary no lag is known."""
         for name in self.replicas:
             self._belongings.seats[name].history.note_lag(time.time(), None)
@@ -403,7 +403,7 @@ class ReplicationLab:
             if name in self.readers:
                 seat.history.note_lag(time.time(), None)  # it alone knows its lag
             if name == PRIMARY:
-                self._lose_sight()
+                self._forget_lags()
 
     def _restart(self, name: str) -> None:
         with self._seat(name) as seat:
@@ -459,7 +459,7 @@ class ReplicationLab:
             resting=bool(said and said["resting"]),
         )
 
-    def _member(self, seat: _Seat) -> Member:
+    def _member(self, seat: _Node) -> Member:
         child = seat.child
         if child is not None and not child.talking and not self.jobs.current:
             self._note_end(seat, child)
@@ -481,7 +481,7 @@ class ReplicationLab:
             **(said or {}).get("by_path", {}),
         )
 
-    def _note_end(self, seat: _Seat, child: ReplicatedChild) -> None:
+    def _note_end(self, seat: _Node, child: ReplicatedChild) -> None:
         """Note why a process has ended by itself, and release its resources."""
         if not self._belongings.lock.acquire(blocking=False):
             return  # a job is at it
@@ -491,7 +491,7 @@ class ReplicationLab:
                 child.close()
                 seat.history.end("ended", time.time(), seat.error)
                 if seat.name == PRIMARY:
-                    self._lose_sight()
+                    self._forget_lags()
                 elif seat.name in self.readers:
                     seat.history.note_lag(time.time(), None)
         finally:
@@ -504,7 +504,7 @@ class ReplicationLab:
         self._finalizer()
 
 
-def _traffic(seats: list[_Seat]) -> dict[str, TrafficStatistics]:
+def _traffic(seats: list[_Node]) -> dict[str, TrafficStatistics]:
     """Return the bytes that the newest process of each member has sent or received, by name."""
     found = {}
     for seat in seats:
@@ -684,7 +684,7 @@ class ReplicationPage(Form):
         for name, each in self.links.items():
             each.on_click(lambda _, name=name: self._request(lambda: lab.link(self.which.value, LINKS[name])))
         for widget in (self.unit, self.which):
-            widget.param.watch(lambda _: self._look(), "value")
+            widget.param.watch(lambda _: self._apply_view(), "value")
 
     def _start(self) -> None:
         self.lab.start(PacedLoad(records_per_s=self.rate.value), self.codec.value, self.count.value)
@@ -693,7 +693,7 @@ class ReplicationPage(Form):
         action()
         self.refresh()
 
-    def _look(self) -> None:
+    def _apply_view(self) -> None:
         self.view.unit = cast("LagUnit", self.unit.value)
         self._drawn_at = 0.0
         self.refresh()
