@@ -53,7 +53,7 @@ class _Picture:
         body += [self._shape(shape) for shape in self.figure.layout.shapes if shape.layer == "below"]
         body += [self._trace(trace) for trace in self.figure.data]
         body += [self._shape(shape) for shape in self.figure.layout.shapes if shape.layer != "below"]
-        body += [self._describe(note) for note in self.figure.layout.annotations]
+        body += [self._annotation(note) for note in self.figure.layout.annotations]
         body += [self._title(), self.legend]
         picture = tag(
             "svg",
@@ -210,7 +210,7 @@ class _Picture:
             return tag("rect", **box, fill="none", **look)
         return tag("line", x1=short(x0), x2=short(x1), y1=short(y0), y2=short(y1), **look)
 
-    def _describe(self, note: Any) -> Markup:
+    def _annotation(self, note: Any) -> Markup:
         x = self._where(note.xref, note.x, "x", note=True) + (note.xshift or 0)
         y = self._where(note.yref, note.y, "y", note=True) - (note.yshift or 0)
         anchor = {"left": "start", "right": "end"}.get(note.xanchor or "", "middle")

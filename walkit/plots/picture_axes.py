@@ -127,16 +127,16 @@ class PictureAxis:
         elif self.is_log:
             steps = (1, 2, 5) if high - low < 3 else (1,)
             values = [m * 10.0**p for p in range(math.floor(low), math.ceil(high) + 1) for m in steps]
-            found = [(self.place(v), self._describe(v)) for v in values if low <= math.log10(v) <= high]
+            found = [(self.place(v), self._tick_text(v)) for v in values if low <= math.log10(v) <= high]
         else:
-            found = [(self.place_of_range(v), self._describe(v)) for v in _nice(low, high, self._wanted())]
+            found = [(self.place_of_range(v), self._tick_text(v)) for v in _nice(low, high, self._wanted())]
         return found
 
     def _wanted(self) -> int:
         level = self.begin_px < self.end_px
         return max(int(abs(self.end_px - self.begin_px) / (80 if level else 38)), 2)
 
-    def _describe(self, value: float) -> str:
+    def _tick_text(self, value: float) -> str:
         suffix = self.settings.ticksuffix or ""
         if self.settings.tickformat == "~s":
             scale, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s * 0.9999), (1.0, ""))
