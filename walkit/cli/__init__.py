@@ -42,13 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         expected = isinstance(error, WalkitError | UsageError | OSError)
         if args.debug or not expected:
             traceback.print_exc()
-        say(f"walkit {args.command}: {_words_of(error)}")
+        say(f"walkit {args.command}: {_error_text(error)}")
         settle_stdout()
         return _code_of(error)
     return code
 
 
-def _words_of(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     """Return what an error says; of the system's errors the file and the reason, without the number."""
     if (
         isinstance(error, OSError)

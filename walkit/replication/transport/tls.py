@@ -119,12 +119,12 @@ def _probe(address: str, tls: ClientTLS | None) -> str:
     except ssl.SSLCertVerificationError as error:
         return f"the certificate of the primary is not taken: {error.verify_message}"
     except ssl.SSLError as error:
-        return "" if tls is None else _words_of(error)
+        return "" if tls is None else _ssl_error_text(error)
     except OSError:
         return ""  # it cannot be reached now, which is not a fault of TLS
 
 
-def _words_of(error: ssl.SSLError) -> str:
+def _ssl_error_text(error: ssl.SSLError) -> str:
     """Return the words of a handshake that fails for good; "" for one that may pass, as a damaged one does."""
     reason = error.reason or ""
     if reason in ("WRONG_VERSION_NUMBER", "HTTP_REQUEST"):
