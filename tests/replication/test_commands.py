@@ -24,20 +24,11 @@ from tests.conftest import Checkout
 from tests.replication.blocking_callers import until
 from tests.replication.certificates import Authority
 from tests.replication.processes import free_address
-from tests.replication.test_kill import Process
-from tests.support.interrupts import Strike, interrupt_in
-from tests.support.threads import GUARD_S, Task, wait_until
-from walkit.bench.delta import bench_delta
-from walkit.bench.replication import _append, bench_replication
-from walkit.bench.sampling import sampled_lsns
-from walkit.errors import OptionsError
-from walkit.models import CrashingStorage
-from walkit.models.remote_storage import REMOTE
-from walkit.replication import Primary, Replica
-from walkit.replication.commands import _until_told, follow, serve
-from walkit.replication.logs.source import StoredSource
-from walkit.state.snapshot import snapshot_lsns
-from walkit.storage import FileStorage
+from tests.replication.test_kill import ROOT, Process
+from tests.support.interrupts import Strike
+from tests.support.threads import Task
+from walkit.replication import Replica
+from walkit.replication.commands import _until_stopped, follow, serve
 
 
 def test_serve_and_follow_report_their_work_and_end_on_a_signal(tmp_path: Path) -> None:
@@ -143,7 +134,7 @@ def test_a_signal_during_the_wait_ends_it() -> None:
     """Call the handler at each point of a wait where a signal may come: it returns, and the next wait ends at once."""
     for number in count(1):
         strike = Strike(number)
-        with _until_told() as over:
+        with _until_stopped() as over:
             early = Task(strike.run, lambda over=over: over.wait(0.001)).result()
             assert not strike.where or early or over.wait(0)
         if not strike.where:

@@ -46,19 +46,19 @@ def serve(
     If the log is not there yet, or its storage goes away later, it prints that and waits. Damage ends it. With
     `metrics_port` this machine also gets its metrics there, as Prometheus reads them.
     """
-    with _until_told() as over, ExitStack() as stack:
+    with _until_stopped() as over, ExitStack() as stack:
         primary = _awaited(log, lambda: Primary(log, listen, tls, token, insecure=insecure), over)
         if primary is None:
             return FINE
         stack.enter_context(primary)
         stack.enter_context(_metrics_served(primary, metrics_port))
-        _say(f"serving {log} at {primary.address}")
+        _print_line(f"serving {log} at {primary.address}")
         shown = ("serving", "")
         while not over.wait(REPORT_S):
             status = primary.status()
             if (status.state, status.why) != shown:
                 shown = (status.state, status.why)
-                _say(f"{status.state}: {status.why}" if status.why else status.state)
+                _print_line(f"{status.state}: {status.why}" if status.why else status.state)
             if isinstance(primary.error, CorruptionError):
                 raise primary.error
     return FINE
@@ -85,7 +85,7 @@ def follow(
     the text of `show`, and text for people goes to standard error.
     """
     with (
-        _until_told() as over,
+        _until_stopped() as over,
         Replica(
             directory,
             address,
@@ -118,7 +118,7 @@ def follow_delta(
     3 if the reader has failed. `show` is as for `follow`.
     """
     with (
-        _until_told() as over,
+        _until_stopped() as over,
         DeltaReader(log, address, checkpoint=directory, token=token, tls=tls, insecure=insecure) as reader,
     ):
         return _report(
@@ -134,14 +134,14 @@ def _awaited(log: Place, opened: Callable[[], Primary], over: WakeEvent) -> Prim
             return opened()
         except LogNotFoundError as error:
             if not pauses.failures:
-                _say(f"absent: {error}; waiting for {log}")
+                _print_line(f"absent: {error}; waiting for {log}")
         if over.wait(pauses.next_ms() / 1000):
             return None
 
 
 def _report(over: WakeEvent, peer: Replica | DeltaReader, title: str, show: Show | None) -> int:
     """Print a peer's status, until a signal ends it or it fails."""
-    _say(title, sys.stdout if show is None else sys.stderr)
+    _print_line(title, sys.stdout if show is None else sys.stderr)
     shown: object = None
     shown_at = 0.0
     while True:
@@ -153,7 +153,7 @@ def _report(over: WakeEvent, peer: Replica | DeltaReader, title: str, show: Show
             stuck, current = status.why, (status.state, status.lsn, status.reason, bool(status.why))
         if current != shown or (stuck and time.monotonic() - shown_at >= REMIND_S):
             shown, shown_at = current, time.monotonic()
-            _say(status.line() if show is None else show(status))
+            _print_line(status.line() if show is None else show(status))
         if status.state == "failed":
             print(f"walkit follow: {status.error}", file=sys.stderr)
             return FAILED
@@ -192,14 +192,14 @@ def _metrics_served(primary: Primary, port: int | None) -> Iterator[None]:
         server.server_close()
 
 
-def _say(text: str, where: TextIO | None = None) -> None:
+def _print_line(text: str, where: TextIO | None = None) -> None:
     where = where or sys.stdout
     encoding = where.encoding or "utf-8"  # of a name of a folder it may not have each character
     print(text.encode(encoding, "backslashreplace").decode(encoding), file=where, flush=True)
 
 
 @contextmanager
-def _until_told() -> Iterator[WakeEvent]:
+def _until_stopped() -> Iterator[WakeEvent]:
     """Yield an event that Ctrl-C or SIGTERM sets; handlers are put back at the end. An ignored signal stays ignored.
 
     The handler runs during the wait: an Event, whose lock the thread may then hold, would deadlock.
