@@ -54,7 +54,7 @@ def inspect(args: argparse.Namespace) -> int:
         if args.links:
             yield ""
             yield from _aligned_to(LINK_WIDTHS, LINK_HEAD, (link.cells(cell) for link in _links(args)))
-        yield from (*_ranges(report), *_said(report))
+        yield from (*_ranges(report), *_summary_lines(report))
 
     def plain() -> dict[str, Any]:
         frames = {"frames": [row._asdict() for row in report.frame_rows()]} if args.frames else {}
@@ -76,7 +76,7 @@ def verify(args: argparse.Namespace) -> int:
             report = check_payloads(report, args.log, progress, payload_log=args.payload_log)
 
     def lines() -> list[str]:
-        return [f"verify of {report.location} ({report.state})", *_ranges(report), *_said(report)]
+        return [f"verify of {report.location} ({report.state})", *_ranges(report), *_summary_lines(report)]
 
     publish("verify", lines, report.to_dict, as_json=args.json, out=args.out)
     is_damaged = any(not isinstance(problem.error, PayloadUnreachableError) for problem in report.problems)
@@ -188,7 +188,7 @@ def _range_row(r: RangeVerdict) -> tuple[str, ...]:
     return r.verdict.value, _short(r.segment), f"{r.start_position:,}", f"{r.end_position:,}", lsns, reason
 
 
-def _said(report: ScanReport) -> list[str]:
+def _summary_lines(report: ScanReport) -> list[str]:
     problems = [f"problem: {problem}" for problem in report.problems]
     notes = [f"note: {note}" for note in report.notes]
     return ["", *_shortened(problems), *_shortened(notes), f"{report.summary()}; {report.duration_s:,.2f} s"]
