@@ -47,7 +47,7 @@ def bench_write(args: argparse.Namespace) -> int:
 
 
 def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
-    """Return what exploring crashes finds of logs that are written so, by the words for each way."""
+    """Explore crashes of a log with each combination of options; return the verdict of each."""
     from walkit.bench.matrix import combinations
     from walkit.crashlab import crash_verdict
 
@@ -107,7 +107,7 @@ def bench_delta(args: argparse.Namespace) -> int:
 
 
 def _benchmark_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return what is to be measured: the options of this benchmark, which are called as its parameters are."""
+    """Return the options of this benchmark, under the names of its parameters."""
     return {name: value for name, value in vars(args).items() if name not in OF_THE_COMMAND}
 
 
@@ -116,7 +116,7 @@ def _shows_bar(args: argparse.Namespace) -> bool:
 
 
 def _step_printer(args: argparse.Namespace) -> Callable[[str], None] | None:
-    """Return what says the step that a benchmark is at; None if no person looks."""
+    """Return a function that prints the current step of a benchmark; None without a terminal or notebook."""
     return (lambda what: say(f"bench {args.kind}: {what}")) if progress_shown() else None
 
 
