@@ -352,7 +352,7 @@ def healing_html(report: FaultReport) -> str:
             s.segment,
             ", ".join(f"{start:,} to {end:,}" for start, end in s.ranges),
             f"{s.bytes_fetched:,}",
-            s.why_not or (f"healed; the damaged file is {s.kept_as}" if s.kept_as else "healed"),
+            s.reason or (f"healed; the damaged file is {s.kept_as}" if s.kept_as else "healed"),
         )
         for s in healing.segments
     ]

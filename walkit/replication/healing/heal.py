@@ -54,8 +54,8 @@ class HealedSegment:
     ranges: tuple[tuple[int, int], ...]
     """Fetched positions of the segment, from and until; empty if nothing was fetched."""
     bytes_fetched: int
-    why_not: str
-    """Why it is as it was, in words; "" if it is healed."""
+    reason: str
+    """Why it was not healed; "" if it was."""
     kept_as: str
     """Where the damaged file is kept; "" if it was missing, or nothing was changed."""
 
@@ -106,7 +106,7 @@ class HealReport(TableReport):
                 s.segment,
                 ", ".join(f"{start:,} to {end:,}" for start, end in s.ranges),
                 f"{s.bytes_fetched:,}",
-                s.why_not or (f"{did}; the damaged file is {s.kept_as}" if s.kept_as else did),
+                s.reason or (f"{did}; the damaged file is {s.kept_as}" if s.kept_as else did),
             )
             for s in self.segments
         ]
@@ -181,12 +181,12 @@ def _heal_locked(
 ) -> tuple[tuple[HealedSegment, ...], int]:
     manifest = load_manifest(storage)
     damaged = _damaged(storage, manifest, progress)
-    outcomes = [_outcome(record, why) for record, why in damaged if why]
-    asked = [record for record, why in damaged if not why]
-    if asked:
-        with RangeLink(peer, max(record.size_bytes for record in asked)) as link:
+    outcomes = [_outcome(record, reason) for record, reason in damaged if reason]
+    healable = [record for record, reason in damaged if not reason]
+    if healable:
+        with RangeLink(peer, max(record.size_bytes for record in healable)) as link:
             healer = _Healer(storage, manifest, link, dry_run)
-            outcomes += [healer.heal(record) for record in asked]
+            outcomes += [healer.heal(record) for record in healable]
     outcomes.sort(key=lambda outcome: outcome.segment)
     if not damaged or not dry_run:  # of a log that is as damaged as before an opening says no more than that
         known = {outcome.segment for outcome in outcomes if not outcome.healed}
@@ -197,7 +197,7 @@ def _heal_locked(
 def _damaged(
     storage: Storage, manifest: Manifest, progress: Progress | None
 ) -> list[tuple[SegmentRecord, str]]:
-    """Return the damaged sealed segments, each with why no peer is asked for it; "" if one is. Reads every frame."""
+    """Return the damaged sealed segments, each with the reason to skip it, or "". Reads every frame."""
     found, done = [], 0
     total = sum(record.size_bytes for record in manifest.sealed)
     for record in manifest.sealed:
@@ -208,14 +208,14 @@ def _damaged(
         except (CorruptionError, StorageError) as error:
             if isinstance(error, StorageError) and error.errno in PASSING_ERRNOS:
                 raise
-            found.append((record, _why_not_asked(manifest, record)))
+            found.append((record, _skip_reason(manifest, record)))
         done += record.size_bytes
         if progress is not None:
             progress(done, total)
     return found
 
 
-def _why_not_asked(manifest: Manifest, record: SegmentRecord) -> str:
+def _skip_reason(manifest: Manifest, record: SegmentRecord) -> str:
     if record.flags & SegmentFlag.COMPACTED:
         return "it was compacted: a peer has other frames there, or none"
     if manifest.epoch_of(record.epoch) is None:
@@ -231,10 +231,10 @@ def _left_over(storage: Storage, manifest: Manifest, known: set[str]) -> list[He
         name = refusal.name if isinstance(refusal, StorageError) else getattr(refusal, "segment", None)
         record = next((record for record in manifest.segments if record.name == name), None)
         if name not in known:
-            why = str(refusal)
+            reason = str(refusal)
             if record in manifest.unsealed:
-                why = f"{why}. {NEW_REPLICA if is_replica(storage, manifest) else PROMOTE_OR_SALVAGE}"
-            return [_outcome(record or name or "", why)]
+                reason = f"{reason}. {NEW_REPLICA if is_replica(storage, manifest) else PROMOTE_OR_SALVAGE}"
+            return [_outcome(record or name or "", reason)]
     return []
 
 
@@ -248,7 +248,7 @@ NEW_REPLICA = "An unsealed segment of a replica is not healed: begin the replica
 
 def _outcome(
     segment: SegmentRecord | str,
-    why_not: str,
+    reason: str,
     *,
     positions: tuple[int, int] | None = None,
     bytes_fetched: int = 0,
@@ -256,10 +256,10 @@ def _outcome(
 ) -> HealedSegment:
     return HealedSegment(
         segment=segment if isinstance(segment, str) else segment.name,
-        healed=not why_not,
+        healed=not reason,
         ranges=() if positions is None else (positions,),
         bytes_fetched=bytes_fetched,
-        why_not=why_not,
+        reason=reason,
         kept_as=kept_as,
     )
 
@@ -275,7 +275,7 @@ class _Healer:
 
     def heal(self, record: SegmentRecord) -> HealedSegment:
         """Heal a segment, or return the reason. DivergenceError, PeerError and StorageError end the whole work."""
-        fetched, why, kept = 0, "", ""
+        fetched, reason, kept = 0, "", ""
         try:
             if self.dry_run:
                 fetched = sum(len(run.data) for run in self._frames(record))
@@ -284,9 +284,9 @@ class _Healer:
                 fetched = record.size_bytes
                 kept = self._take_place(record)
         except (GapError, CorruptionError) as error:
-            why = str(error)
+            reason = str(error)
         positions = (self._begin(record).position, record.end_position)
-        return _outcome(record, why, positions=positions, bytes_fetched=fetched, kept_as=kept)
+        return _outcome(record, reason, positions=positions, bytes_fetched=fetched, kept_as=kept)
 
     def _begin(self, record: SegmentRecord) -> LogEnd:
         """Return the end that a segment's first frame follows: that of the one before, if no gap is between them."""
@@ -330,7 +330,7 @@ class _Healer:
         alignment, which each frame has shown.
         """
         epoch = self.manifest.epoch_of(record.epoch)
-        assert epoch is not None, "it would not have been asked for"
+        assert epoch is not None, "its epoch is in the manifest, or it was skipped"
         largest, alignment = 0, ALIGNMENT_BUFFERED
         for run in self._frames(record):
             offset = SEGMENT_HEADER_BYTES + run.start_position - record.start_position
