@@ -103,7 +103,7 @@ def test_threads_share_the_writes(monkeypatch: pytest.MonkeyPatch, tmp_path: Pat
 
 def test_direct_writes_go_past_the_page_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The loop's writes are O_DIRECT and O_DSYNC where the place takes them, and unaligned blocks are refused."""
-    if (why_not := FileStorage(tmp_path).why_not_direct()) is not None:
+    if (why_not := FileStorage(tmp_path).direct_io_refusal()) is not None:
         pytest.skip(why_not)
     spy, written = Spy(monkeypatch), []
     inner = spy.pwrite

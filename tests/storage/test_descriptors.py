@@ -46,7 +46,7 @@ def _cell(storage: FileStorage) -> None:
 
 
 def _direct(storage: FileStorage) -> None:
-    if storage.why_not_direct() is None:
+    if storage.direct_io_refusal() is None:
         storage.open_direct("direct", "create").close()
 
 

@@ -31,7 +31,7 @@ def direct(tmp_path: Path) -> EveryFileDirect:
     """A folder on a file system that takes direct writes; skips without one."""
     storage = EveryFileDirect(tmp_path / "log")
     storage.create()
-    why_not = storage.why_not_direct()
+    why_not = storage.direct_io_refusal()
     if why_not is not None:
         pytest.skip(f"no direct I/O here: {why_not}")
     return storage
@@ -133,12 +133,12 @@ def test_a_refusing_file_system_is_reported(
             raise OSError(code, os.strerror(code))
         return real_write(fd, *rest)
 
-    assert direct.why_not_direct() is None
+    assert direct.direct_io_refusal() is None
     with monkeypatch.context() as patch:
         patch.setattr(os, "pwritev", unwilling)
-        assert errno.errorcode[code] in str(direct.why_not_direct())
+        assert errno.errorcode[code] in str(direct.direct_io_refusal())
     monkeypatch.setattr(os, "open", refusing)
-    assert errno.errorcode[code] in str(direct.why_not_direct())
+    assert errno.errorcode[code] in str(direct.direct_io_refusal())
     with pytest.raises(StorageError) as caught:
         direct.open_direct("file", "create")
     assert caught.value.errno == code
@@ -150,9 +150,9 @@ def test_memory_has_no_way_past_the_page_cache(tmp_path: Path, monkeypatch: pyte
     assert not isinstance(MemoryStorage(), DirectStorage)
     storage = FileStorage(tmp_path)
     monkeypatch.setattr(direct_module, "O_DIRECT", 0)
-    assert "platform" in str(storage.why_not_direct()) or "memory" in str(storage.why_not_direct())
+    assert "platform" in str(storage.direct_io_refusal()) or "memory" in str(storage.direct_io_refusal())
     with pytest.raises(StorageError):
         storage.open_direct("file", "create")
     shm = Path("/dev/shm")
     if shm.is_dir():
-        assert "memory" in str(FileStorage(shm).why_not_direct())
+        assert "memory" in str(FileStorage(shm).direct_io_refusal())

@@ -25,7 +25,7 @@ BUFFERED = walkit.LogOptions(**SIZES)  # type: ignore[arg-type]
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
     """A folder for a log on a file system that takes direct writes; skips without one."""
-    why_not = FileStorage(tmp_path).why_not_direct()
+    why_not = FileStorage(tmp_path).direct_io_refusal()
     if why_not is not None:
         pytest.skip(f"no direct I/O here: {why_not}")
     return tmp_path / "log"

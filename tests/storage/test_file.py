@@ -394,7 +394,7 @@ class InterruptAt:
 @pytest.mark.parametrize("again", [False, True])
 def test_an_interrupted_close_leaks_nothing(storage: FileStorage, direct: bool, again: bool) -> None:
     """Interrupt a close before each of its instructions: closed again, or dropped, the file has no descriptor left."""
-    if direct and storage.why_not_direct() is not None:
+    if direct and storage.direct_io_refusal() is not None:
         pytest.skip("this file system has no direct I/O")
     point, interrupted = 0, True
     with warnings.catch_warnings():

@@ -263,7 +263,7 @@ def _alignment(storage: Storage, options: LogOptions, events: EventSink) -> int:
         return ALIGNMENT_BUFFERED
     reason = "the storage has none"
     if isinstance(storage, DirectStorage):
-        reason = storage.why_not_direct() or ""
+        reason = storage.direct_io_refusal() or ""
     if not reason:
         return ALIGNMENT_DIRECT
     events.emit("walkit.log.buffered", location=storage.location, reason=reason)

@@ -39,7 +39,7 @@ class CrashingStorage(MemoryStorage):
             inode = self._tree.create(name) if mode == "create" else self._tree.get(name)
         return CrashingFile(self._guard, inode, name, self._location, writable=mode != "read")
 
-    def why_not_direct(self) -> str | None:
+    def direct_io_refusal(self) -> str | None:
         """Return None: a file is written past the page cache; see `DirectStorage`."""
         return None
 

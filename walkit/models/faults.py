@@ -154,10 +154,10 @@ class FaultyStorage(PassingStorage):
         operation = Operation(name="create" if mode == "create" else "open", file=name)
         return FaultyFile(self, self.perform(operation, lambda: self.inner.open(name, mode)), mode)
 
-    def why_not_direct(self) -> str | None:
+    def direct_io_refusal(self) -> str | None:
         """Return the inner storage's answer; see `DirectStorage`."""
         inner = self.inner
-        return inner.why_not_direct() if isinstance(inner, DirectStorage) else "the inner storage has none"
+        return inner.direct_io_refusal() if isinstance(inner, DirectStorage) else "the inner storage has none"
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a direct file of the inner storage; its operations pass through the faults of this storage."""

@@ -159,7 +159,7 @@ def open_direct(folder: Folder, flags: int, name: str) -> DirectFile:
     return DirectFile(raw, direct, name, folder.path)
 
 
-def why_not_direct(folder: Folder) -> str | None:
+def direct_io_refusal(folder: Folder) -> str | None:
     """Return why files in this folder cannot be written past the page cache; None if they can.
 
     Asks by a synced write of one block to a file without a name, so nothing is left, also after a crash.
@@ -294,9 +294,9 @@ class FileStorage:
                 open_regular(folder, name, _FLAGS[mode], action, permissions=permissions), name, self._root
             )
 
-    def why_not_direct(self) -> str | None:
+    def direct_io_refusal(self) -> str | None:
         """Return why files cannot be written past the page cache here; None if they can. See `DirectStorage`."""
-        return why_not_direct(self._folder)
+        return direct_io_refusal(self._folder)
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
         """Open a file whose aligned writes go past the page cache; "read" is as `open` has it."""

@@ -209,7 +209,7 @@ class DirectStorage(Protocol):
     differs.
     """
 
-    def why_not_direct(self) -> str | None:
+    def direct_io_refusal(self) -> str | None:
         """Return why files cannot be written past the page cache here; None if they can."""
 
     def open_direct(self, name: str, mode: OpenMode) -> StorageFile:
