@@ -49,7 +49,7 @@ def parse_address(text: object, option: str, *, listening: bool = False) -> Addr
     return Address(_host_of(host, text, option), int(port))
 
 
-def why_not_bound(address: Address) -> str:
+def bind_failure(address: Address) -> str:
     """Return the system's error for a socket at this address; "" if it takes one."""
     try:
         for family, kind, protocol, _, place in socket.getaddrinfo(*address, type=socket.SOCK_STREAM):
@@ -104,8 +104,8 @@ class ListenAddress:
                 failure = str(error)
         if not taken:
             wanted = f"{self.host}:{self.port}"
-            why = why_not_bound(Address(self.host.strip("[]"), self.port)) or failure
-            refuse("listen", wanted, f"this machine cannot listen there: {why}")
+            failure_text = bind_failure(Address(self.host.strip("[]"), self.port)) or failure
+            refuse("listen", wanted, f"this machine cannot listen there: {failure_text}")
         return f"{self.host}:{port}"
 
 
