@@ -157,7 +157,7 @@ def test_a_stopped_holder_of_the_lock_is_waited_for_once(
         claims = ReplicaClaims(storage, EventSink(None))
         claims.start()
         for key in keys:
-            claims.want(
+            claims.keep(
                 key,
                 "r",
                 LogEnd(last_lsn=1, position=64),
@@ -166,7 +166,7 @@ def test_a_stopped_holder_of_the_lock_is_waited_for_once(
             )
         until(lambda: replicas_with_claims(storage) == frozenset(keys), "eight claims")
         for key in keys:
-            claims.want(
+            claims.keep(
                 key,
                 "r",
                 LogEnd(last_lsn=19, position=640),
@@ -191,7 +191,7 @@ def test_the_claim_of_an_ended_session_is_written_once_more_and_not_renewed(tmp_
         key, claims = mint().key, ReplicaClaims(FileStorage(tmp_path / "log"), EventSink(None))
         claims.start()
         for first_lsn in (2, 20):
-            claims.want(
+            claims.keep(
                 key, "r", LogEnd(last_lsn=first_lsn - 1), log.parts.core.identity.epoch_id, lambda error: None
             )
             until(lambda: claims.held_from(key) is not None, "the first claim")
@@ -210,7 +210,7 @@ def test_an_ended_session_does_not_overwrite_a_bootstraps_claim(tmp_path: Path) 
         claims = ReplicaClaims(storage, EventSink(None))
         for _ in range(5):
             key, lost = mint().key, list[WalkitError]()
-            claims.want(key, "r", LogEnd(last_lsn=14, position=640), epoch_id, lost.append)
+            claims.keep(key, "r", LogEnd(last_lsn=14, position=640), epoch_id, lost.append)
             with claims_locked(storage):
                 claims.start()  # it writes, and waits for the lock
                 claims.leave(key)

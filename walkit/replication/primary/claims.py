@@ -74,7 +74,7 @@ class _Entry:
 class ReplicaClaims:
     """Writes the claims of a primary's replicas, on a thread of its own. Safe from any thread.
 
-    `want` sets the records that a replica needs. `leave` ends its session: its claim is written once more and remains
+    `keep` sets the records that a replica needs. `leave` ends its session: its claim is written once more and remains
     until its lease is over. A failed write is tried again; `trouble` and an event have the reason for a missing claim.
     """
 
@@ -110,7 +110,7 @@ class ReplicaClaims:
         if thread is not None:
             thread.join()
 
-    def want(
+    def keep(
         self, key: str, name: str, acked: LogEnd, epoch_id: int, on_loss: Callable[[WalkitError], object]
     ) -> None:
         """Keep the records after the acknowledged end of the replica with this key, from soon on.

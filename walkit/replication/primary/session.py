@@ -305,7 +305,7 @@ class Session:
         if acked.last_lsn < manifest.low_watermark:
             return  # a trim has left frames there, which nothing keeps until the replica has passed them
         epoch = identity_at(manifest, acked.last_lsn)
-        self._claims.want(self.core.key, self.core.name, acked, epoch.epoch_id, self._lose_claim)
+        self._claims.keep(self.core.key, self.core.name, acked, epoch.epoch_id, self._lose_claim)
 
     def _lose_claim(self, error: WalkitError) -> None:
         """Note, on the thread of the claims, that this replica has lost its claim."""
