@@ -22,7 +22,7 @@ from tests.support.in_flight_logs import Flight
 from tests.support.logs import lsns
 from tests.support.stores import SMALL
 from tests.support.threads import Task
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.format.file_names import BOOTSTRAP_PREFIX, BOOTSTRAP_READY_NAME, lsn_of_name, snapshot_name
 from walkit.format.segment import segment_name
 from walkit.models import CrashingStorage, FaultyStorage
@@ -454,7 +454,9 @@ def test_a_damaged_word_that_a_log_is_ready_leaves_the_replica_as_it_was(tmp_pat
 
 def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
     """Ask for files of several sizes, some there in part: bounded, in order; each wrong answer is said."""
-    transfer = Transfer((Want(0, 0, 25), Want(1, 7, 7), Want(2, 5, 8)), chunk_bytes=10)
+    transfer = Transfer(
+        (MissingRange(0, 0, 25), MissingRange(1, 7, 7), MissingRange(2, 5, 8)), chunk_bytes=10
+    )
     asked = [(f.file, f.offset, f.size) for f in transfer.ask()]
     assert asked == [(0, 0, 10), (0, 10, 10), (0, 20, 5), (2, 5, 3)]
     for wrong in (Chunk(file=0, offset=10, data=bytes(10)), Chunk(file=0, offset=0, data=bytes(9))):
@@ -464,7 +466,7 @@ def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
         assert transfer.take(Chunk(file=file, offset=offset, data=bytes(size))) == ""
     assert transfer.is_done and transfer.missing_bytes == 0 and transfer.ask() == []
     assert "nothing asked for" in transfer.take(Chunk(file=0, offset=0, data=b"x"))
-    assert len(Transfer((Want(0, 0, 1 << 40),)).ask()) == FETCHES_MAX
+    assert len(Transfer((MissingRange(0, 0, 1 << 40),)).ask()) == FETCHES_MAX
     assert Transfer(()).is_done
 
 

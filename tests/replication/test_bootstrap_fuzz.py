@@ -97,8 +97,8 @@ class Bootstrapping:
         steps: list[SubscriberStep] = self.core.receive(message, 0)
         for step in steps:
             if isinstance(step, Prepare):
-                wants = gather_plan(self.folder, step.plan, self.core.log_id, self.core.lineage)
-                steps += self.core.prepared(wants, 0)
+                missing = gather_plan(self.folder, step.plan, self.core.log_id, self.core.lineage)
+                steps += self.core.prepared(missing, 0)
             elif isinstance(step, StorePart):
                 self.folder.store(step.chunk.file, step.chunk.offset, step.chunk.data)
             elif isinstance(step, SendToPublisher) and isinstance(step.message, Fetch):

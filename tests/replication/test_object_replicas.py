@@ -311,9 +311,9 @@ def gathered(source: Any, target: Gathering | ObjectTarget) -> None:
     """Carry out the plan of a bootstrap."""
     checks = SnapshotChecks(source.storage, EventSink())
     files = BootstrapFiles(source, checks)
-    for want in gather_plan(target, files.plan, source.manifest().log_id, ()):
-        for offset in range(want.offset, want.size, 5000):
-            target.store(want.file, offset, files.read(want.file, offset, min(5000, want.size - offset)))
+    for part in gather_plan(target, files.plan, source.manifest().log_id, ()):
+        for offset in range(part.offset, part.size, 5000):
+            target.store(part.file, offset, files.read(part.file, offset, min(5000, part.size - offset)))
     target.finish()
     files.close()
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.copier.segment_check import check_segment
 from walkit.copier.snapshot_check import verify_snapshot
 from walkit.errors import CorruptionError, FormatVersionError, SnapshotError, StorageError, WalkitError
@@ -64,7 +64,7 @@ class Gathering:
 
     def prepare(
         self, manifest: Manifest, sizes: tuple[int, ...], snapshot_lsns: tuple[int, ...] = ()
-    ) -> tuple[Want, ...]:
+    ) -> tuple[MissingRange, ...]:
         """Begin to gather this plan, and return its missing parts; parts of an earlier one are used.
 
         `sizes` are those of the manifest's segments, all of them sealed, then of the snapshots. A part of all the bytes
@@ -80,7 +80,7 @@ class Gathering:
         there = {part.name: self._bytes_of(part) for part in self._parts if part.name in names}
         self._clear({name for name, size in there.items() if size})
         self._checked = {name: what for name, what in self._checked.items() if there.get(name)}
-        wants = []
+        missing = []
         for index, part in enumerate(self._parts):
             have = there.get(part.name, 0)
             if have == part.size:
@@ -88,8 +88,8 @@ class Gathering:
                     self._check(part)
                 except (CorruptionError, FormatVersionError):
                     have = 0
-            wants.append(Want(index, have, part.size))
-        return tuple(wants)
+            missing.append(MissingRange(index, have, part.size))
+        return tuple(missing)
 
     def store(self, index: int, offset: int, data: bytes) -> None:
         """Write bytes into the part of this index; on stable storage and checked once its last byte was stored.

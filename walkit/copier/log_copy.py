@@ -25,7 +25,7 @@ from walkit.copier.copy_report import CopyReport
 from walkit.copier.gathering import Gathering, part_name, snapshot_part_name
 from walkit.copier.object_target import ObjectTarget
 from walkit.copier.payload_copies import NO_PAYLOADS, PayloadCopies
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.copier.planned_files import PlannedFiles
 from walkit.copier.snapshot_check import snapshot_lsns, verify_open_snapshot
 from walkit.copier.switch import part_names, place
@@ -349,10 +349,10 @@ class _Meter:
         self.bytes_copied = self.bytes_kept = self._total = 0
         self._progress, self._claimed = progress, claimed
 
-    def begin(self, wants: tuple[Want, ...]) -> None:
+    def begin(self, missing: tuple[MissingRange, ...]) -> None:
         """Begin to count a plan, of which some bytes may be there."""
-        self._total = sum(want.size for want in wants)
-        self.bytes_kept = max(sum(want.offset for want in wants) - self.bytes_copied, 0)
+        self._total = sum(part.size for part in missing)
+        self.bytes_kept = max(sum(part.offset for part in missing) - self.bytes_copied, 0)
 
     def copied(self, size: int) -> None:
         """Count bytes that were copied, say how far the copy is, and renew the claim if that is due."""
@@ -463,10 +463,10 @@ def _gather(
         try:
             look = partial(_durable_view, source)
             with closing(PlannedFiles(look, usable, payload_places=payload_places)) as planned:
-                wants = gathering.prepare(planned.manifest, planned.sizes, planned.snapshot_lsns)
-                meter.begin(wants)
-                for want in wants:
-                    _fetch(planned, gathering, want, meter)
+                missing = gathering.prepare(planned.manifest, planned.sizes, planned.snapshot_lsns)
+                meter.begin(missing)
+                for part in missing:
+                    _fetch(planned, gathering, part, meter)
             beyond = usable.keys() - {*planned.snapshot_lsns}  # their records were cut off by damage
             return planned.snapshot_lsns, sorted([*unusable, *beyond])
         except GapError as gap:
@@ -481,18 +481,18 @@ def _gather(
     raise AssertionError("the last look returns or raises")
 
 
-def _fetch(planned: PlannedFiles, gathering: Target, want: Want, meter: _Meter) -> None:
+def _fetch(planned: PlannedFiles, gathering: Target, part: MissingRange, meter: _Meter) -> None:
     """Copy the missing part of a file of the plan; all of it if the existing part is damaged."""
     try:
-        for offset in range(want.offset, want.size, CHUNK_BYTES):
-            data = planned.read(want.file, offset, min(CHUNK_BYTES, want.size - offset))
-            gathering.store(want.file, offset, data)
+        for offset in range(part.offset, part.size, CHUNK_BYTES):
+            data = planned.read(part.file, offset, min(CHUNK_BYTES, part.size - offset))
+            gathering.store(part.file, offset, data)
             meter.copied(len(data))
     except CorruptionError:
-        if not want.offset:
+        if not part.offset:
             raise
-        meter.bytes_kept -= want.offset
-        _fetch(planned, gathering, want._replace(offset=0), meter)
+        meter.bytes_kept -= part.offset
+        _fetch(planned, gathering, part._replace(offset=0), meter)
 
 
 def _open_snapshots(source: Storage) -> tuple[dict[int, StorageFile], list[int]]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import Final
 
 from walkit._internal.arguments import refuse
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.errors import CorruptionError, OptionsError
 from walkit.format.frame import FrameFault, FrameIdentity
 from walkit.format.layout import ALIGNMENT_DIRECT, SEGMENT_HEADER_BYTES, SegmentFlag, align_up
@@ -67,7 +67,7 @@ class ObjectTarget:
 
     def prepare(
         self, manifest: Manifest, sizes: tuple[int, ...], snapshot_lsns: tuple[int, ...] = ()
-    ) -> tuple[Want, ...]:
+    ) -> tuple[MissingRange, ...]:
         """Begin to gather this plan, and return its missing parts; parts of an earlier one are used.
 
         OptionsError for a log that no object store can have, or a place that has something else; then nothing was put.
@@ -79,8 +79,8 @@ class ObjectTarget:
             self._bulks = self._begin(manifest, floor)
         there = self._bulks.place.position
         sealed = manifest.sealed
-        wants = (Want(i, 0, size) for i, size in enumerate(sizes[: len(sealed)]))
-        return tuple(want for want in wants if sealed[want.file].end_position > there)
+        missing = (MissingRange(i, 0, size) for i, size in enumerate(sizes[: len(sealed)]))
+        return tuple(part for part in missing if sealed[part.file].end_position > there)
 
     def _begin(self, manifest: Manifest, floor: LogPlace) -> VerbatimBulks:
         """Put the manifest of an unfinished copy and the floor, if they are not there, and look which bulks are."""

@@ -29,7 +29,7 @@ class PlannedSegment(NamedTuple):
     """Bytes of its file."""
 
 
-class Want(NamedTuple):
+class MissingRange(NamedTuple):
     """The bytes [offset, size) of a file of a plan are missing."""
 
     file: int

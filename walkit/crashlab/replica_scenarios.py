@@ -110,11 +110,11 @@ class _Primary:
         source = source_of(self.storage)
         planned = BootstrapFiles(source, SnapshotChecks(self.storage, EventSink(quiet)))
         gathering = Gathering(script.storage)
-        wants = gather_plan(gathering, planned.plan, manifest.log_id, manifest.lineage)
-        for want in wants:
-            for offset in range(want.offset, want.size, PART_BYTES):
-                size = min(PART_BYTES, want.size - offset)
-                gathering.store(want.file, offset, planned.read(want.file, offset, size))
+        missing = gather_plan(gathering, planned.plan, manifest.log_id, manifest.lineage)
+        for part in missing:
+            for offset in range(part.offset, part.size, PART_BYTES):
+                size = min(PART_BYTES, part.size - offset)
+                gathering.store(part.file, offset, planned.read(part.file, offset, size))
         planned.close()
         self._note_submitted(len(self.rows))
         script.may_drop(load_manifest(self.storage).low_watermark)

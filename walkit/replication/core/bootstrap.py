@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.format.layout import POSITION_MAX
 from walkit.replication.protocol.messages import CHUNK_BYTES_MAX, Chunk, Fetch
 
@@ -24,11 +24,11 @@ class Transfer:
     `ask` returns the next requests, `take` checks an answer; `is_done` once nothing is missing.
     """
 
-    def __init__(self, wants: tuple[Want, ...], chunk_bytes: int = CHUNK_BYTES_MAX) -> None:
-        assert all(0 <= want.offset <= want.size for want in wants)
-        self.missing_bytes = self.bytes_at_first = sum(want.size - want.offset for want in wants)
+    def __init__(self, missing: tuple[MissingRange, ...], chunk_bytes: int = CHUNK_BYTES_MAX) -> None:
+        assert all(0 <= part.offset <= part.size for part in missing)
+        self.missing_bytes = self.bytes_at_first = sum(part.size - part.offset for part in missing)
         """Bytes still missing, now and at the beginning."""
-        self._wants = deque(want for want in wants if want.offset < want.size)
+        self._missing = deque(part for part in missing if part.offset < part.size)
         self._asked: deque[Fetch] = deque()
         self._chunk_bytes = self._first_bytes = chunk_bytes
 
@@ -42,17 +42,17 @@ class Transfer:
     @property
     def is_done(self) -> bool:
         """Whether all has come."""
-        return not self._wants and not self._asked
+        return not self._missing and not self._asked
 
     def ask(self) -> list[Fetch]:
         """Return the ranges to request now."""
         new = []
-        while self._wants and len(self._asked) < FETCHES_MAX:
-            want = self._wants.popleft()
-            size = min(self._chunk_bytes, want.size - want.offset)
-            fetch = Fetch(file=want.file, offset=want.offset, size=size)
-            if want.offset + size < want.size:
-                self._wants.appendleft(Want(want.file, want.offset + size, want.size))
+        while self._missing and len(self._asked) < FETCHES_MAX:
+            part = self._missing.popleft()
+            size = min(self._chunk_bytes, part.size - part.offset)
+            fetch = Fetch(file=part.file, offset=part.offset, size=size)
+            if part.offset + size < part.size:
+                self._missing.appendleft(MissingRange(part.file, part.offset + size, part.size))
             self._asked.append(fetch)
             new.append(fetch)
         self._check()

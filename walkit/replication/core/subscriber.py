@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Literal
 
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.errors import DivergenceError, WalkitError
 from walkit.format.frame import FrameFault
 from walkit.format.layout import FRAME_BYTES_LIMIT
@@ -208,11 +208,11 @@ class Subscriber:
         self.lag.reached(end.last_lsn)
         return self._note(f"imported to {end.position}", [SendToPublisher(Ack(end=end))], now_ms)
 
-    def prepared(self, wants: tuple[Want, ...], now_ms: float) -> list[SubscriberStep]:
+    def prepared(self, missing: tuple[MissingRange, ...], now_ms: float) -> list[SubscriberStep]:
         """The answer to `Prepare`: the missing parts of the plan's files."""
         if self.state != "bootstrapping":
             return []
-        self.transfer = Transfer(wants, self._chunk_bytes)
+        self.transfer = Transfer(missing, self._chunk_bytes)
         return self._note("prepared", self._fetch(), now_ms)
 
     def published(self, end: LogEnd, lineage: tuple[EpochRecord, ...], now_ms: float) -> list[SubscriberStep]:

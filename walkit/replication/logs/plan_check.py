@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from walkit.copier.gathering import Gathering
 from walkit.copier.object_target import ObjectTarget
-from walkit.copier.plan import Want
+from walkit.copier.plan import MissingRange
 from walkit.errors import CorruptionError, DivergenceError, NotALogError, StorageError
 from walkit.format.layout import POSITION_MAX, SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME, EpochRecord, Manifest, SegmentRecord, decode_manifest
@@ -25,7 +25,7 @@ FREE_LEFT_BYTES = 64 << 20
 
 def gather_plan(
     gathering: Gathering | ObjectTarget, plan: Plan, log_id: int, lineage: tuple[EpochRecord, ...]
-) -> tuple[Want, ...]:
+) -> tuple[MissingRange, ...]:
     """Begin to gather the plan of a primary; return its missing parts.
 
     DivergenceError if it is another history than the replica's; CorruptionError for a plan that cannot be;
@@ -39,9 +39,9 @@ def gather_plan(
             "changed",
             first_lsn=first,
         )
-    wants = gathering.prepare(manifest, plan.sizes, (plan.snapshot_lsn,) if plan.snapshot_lsn else ())
-    _require_room(gathering.storage, sum(want.size - want.offset for want in wants))
-    return wants
+    missing = gathering.prepare(manifest, plan.sizes, (plan.snapshot_lsn,) if plan.snapshot_lsn else ())
+    _require_room(gathering.storage, sum(part.size - part.offset for part in missing))
+    return missing
 
 
 def _require_room(storage: Storage | ObjectStore, missing_bytes: int) -> None:

@@ -288,9 +288,9 @@ class ReplicaLoop:
         try:
             if isinstance(step, Prepare):
                 self._import_queued()
-                wants = gather_plan(gathering, step.plan, core.log_id, core.lineage)
-                self._report_bootstrap("begin", sum(want.size - want.offset for want in wants))
-                return core.prepared(wants, now_ms())
+                missing = gather_plan(gathering, step.plan, core.log_id, core.lineage)
+                self._report_bootstrap("begin", sum(part.size - part.offset for part in missing))
+                return core.prepared(missing, now_ms())
             if isinstance(step, StorePart):
                 gathering.store(step.chunk.file, step.chunk.offset, step.chunk.data)
                 return []
