@@ -457,16 +457,16 @@ def test_a_transfer_asks_in_order_and_takes_what_it_asked_for() -> None:
     transfer = Transfer(
         (MissingRange(0, 0, 25), MissingRange(1, 7, 7), MissingRange(2, 5, 8)), chunk_bytes=10
     )
-    asked = [(f.file, f.offset, f.size) for f in transfer.ask()]
+    asked = [(f.file, f.offset, f.size) for f in transfer.next_requests()]
     assert asked == [(0, 0, 10), (0, 10, 10), (0, 20, 5), (2, 5, 3)]
     for wrong in (Chunk(file=0, offset=10, data=bytes(10)), Chunk(file=0, offset=0, data=bytes(9))):
         assert "were asked for" in transfer.take(wrong)
     for file, offset, size in asked:
         assert not transfer.is_done
         assert transfer.take(Chunk(file=file, offset=offset, data=bytes(size))) == ""
-    assert transfer.is_done and transfer.missing_bytes == 0 and transfer.ask() == []
+    assert transfer.is_done and transfer.missing_bytes == 0 and transfer.next_requests() == []
     assert "nothing asked for" in transfer.take(Chunk(file=0, offset=0, data=b"x"))
-    assert len(Transfer((MissingRange(0, 0, 1 << 40),)).ask()) == FETCHES_MAX
+    assert len(Transfer((MissingRange(0, 0, 1 << 40),)).next_requests()) == FETCHES_MAX
     assert Transfer(()).is_done
 
 

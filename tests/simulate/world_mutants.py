@@ -165,7 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         "an answer that is kept after it was taken",
-        f"{POLLS}._ask",
+        f"{POLLS}._poll",
         "session.pending, session.epoch = None, request.session_epoch",
         "session.epoch = request.session_epoch",
     ),

@@ -21,7 +21,7 @@ CHUNK_BYTES_MIN = 16 << 10
 class Transfer:
     """The files of one plan on their way. Not thread-safe.
 
-    `ask` returns the next requests, `take` checks an answer; `is_done` once nothing is missing.
+    `next_requests` returns the next requests, `take` checks an answer; `is_done` once nothing is missing.
     """
 
     def __init__(self, missing: tuple[MissingRange, ...], chunk_bytes: int = CHUNK_BYTES_MAX) -> None:
@@ -29,7 +29,7 @@ class Transfer:
         self.missing_bytes = self.bytes_at_first = sum(part.size - part.offset for part in missing)
         """Bytes still missing, now and at the beginning."""
         self._missing = deque(part for part in missing if part.offset < part.size)
-        self._asked: deque[Fetch] = deque()
+        self._requested: deque[Fetch] = deque()
         self._chunk_bytes = self._first_bytes = chunk_bytes
 
     @property
@@ -42,33 +42,33 @@ class Transfer:
     @property
     def is_done(self) -> bool:
         """Whether all has come."""
-        return not self._missing and not self._asked
+        return not self._missing and not self._requested
 
-    def ask(self) -> list[Fetch]:
+    def next_requests(self) -> list[Fetch]:
         """Return the ranges to request now."""
         new = []
-        while self._missing and len(self._asked) < FETCHES_MAX:
+        while self._missing and len(self._requested) < FETCHES_MAX:
             part = self._missing.popleft()
             size = min(self._chunk_bytes, part.size - part.offset)
             fetch = Fetch(file=part.file, offset=part.offset, size=size)
             if part.offset + size < part.size:
                 self._missing.appendleft(MissingRange(part.file, part.offset + size, part.size))
-            self._asked.append(fetch)
+            self._requested.append(fetch)
             new.append(fetch)
         self._check()
         return new
 
     def take(self, chunk: Chunk) -> str:
         """Take an answer; return its fault in words, or ""."""
-        if not self._asked:
+        if not self._requested:
             return "a chunk came that nothing asked for"
-        fetch = self._asked[0]
+        fetch = self._requested[0]
         if (chunk.file, chunk.offset, len(chunk.data)) != (fetch.file, fetch.offset, fetch.size):
             return (
                 f"{len(chunk.data):,} bytes at {chunk.offset:,} of file {chunk.file} came, and {fetch.size:,} at "
                 f"{fetch.offset:,} of file {fetch.file} were asked for"
             )
-        self._asked.popleft()
+        self._requested.popleft()
         self.missing_bytes -= fetch.size
         self._chunk_bytes = min(2 * self._chunk_bytes, CHUNK_BYTES_MAX)
         self._check()
@@ -76,7 +76,7 @@ class Transfer:
 
     def _check(self) -> None:
         """Assert the invariants after every event."""
-        assert len(self._asked) <= FETCHES_MAX
+        assert len(self._requested) <= FETCHES_MAX
         assert (self.missing_bytes == 0) == self.is_done
 
 

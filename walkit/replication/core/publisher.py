@@ -215,7 +215,7 @@ class Publisher:
     def receive(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
         """The subscriber has said something after its hello."""
         if self.state == "bootstrapping":
-            return self._asked_for(message, now_ms)
+            return self._on_plan_request(message, now_ms)
         if self.state != "streaming":
             return []
         self._heard_ms = now_ms
@@ -233,7 +233,7 @@ class Publisher:
             del self._ends[index_of(self._ends, end) + 1 :]
         return self._note(message, [*steps, *self._pump()], now_ms)
 
-    def _asked_for(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
+    def _on_plan_request(self, message: FromSubscriber, now_ms: float) -> list[PublisherStep]:
         """Handle a message of a subscriber that has a plan; an answer to a heartbeat shows only that it lives."""
         self._heard_ms = now_ms
         if isinstance(message, Ack):

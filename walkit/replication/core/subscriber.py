@@ -327,7 +327,7 @@ class Subscriber:
         assert self.transfer is not None
         if self.transfer.is_done:
             return [Disconnect("all of the plan is there"), Publish()]
-        return [SendToPublisher(fetch) for fetch in self.transfer.ask()]
+        return [SendToPublisher(fetch) for fetch in self.transfer.next_requests()]
 
     def _batch(self, batch: Batch, now_ms: float) -> list[SubscriberStep]:
         if batch.end_position <= self.next.position:

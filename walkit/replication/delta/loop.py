@@ -87,8 +87,8 @@ class DeltaLoop:
         self._link = PollLink(destination, self._on_reply)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
         self._probe_ms: float | None = None
-        self._asked_ms = self._look_ms = self._looked_ms = now_ms()
-        self._asked_ns = perf_counter_ns()
+        self._polled_ms = self._look_ms = self._looked_ms = now_ms()
+        self._polled_ns = perf_counter_ns()
         self._looking, self._silence_ms, self._refused, self._sessions_before = False, SILENCE_MS, 0, 0
         self._opening, self._owed_lsn = Opening(source, log_id), 0  # the log's end at the last look
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
@@ -201,7 +201,7 @@ class DeltaLoop:
             while self._inbox and not self.is_ended:
                 self._perform(self._inbox.popleft()())
             now = now_ms()
-            self._ask(now)
+            self._send_poll(now)
             self._perform(self.replayer.tick(now))
             self._look(now)
             times = (self.poller.wake_at_ms, self.replayer.wake_at_ms, self._probe_ms, self._look_ms)
@@ -231,14 +231,14 @@ class DeltaLoop:
 
     # -- polls
 
-    def _ask(self, now: float) -> None:
+    def _send_poll(self, now: float) -> None:
         if self._probe_ms is not None and now >= self._probe_ms:
             self._probe_ms = None
             self._sessions_before += self.poller.sessions
             self.poller = self._new_poller()
         request = self.poller.request(self.replayer.applied, now)
         if request is not None:
-            self._asked_ms, self._asked_ns = now, perf_counter_ns()
+            self._polled_ms, self._polled_ns = now, perf_counter_ns()
             try:
                 self._link.send(request)
             except OptionsError as error:  # a certificate that is being replaced is whole a moment later
@@ -281,9 +281,9 @@ class DeltaLoop:
         if taken is None:
             return ()
         self.polls, self._refused, self.answered_ms = self.polls + 1, 0, now
-        self.figures.time("poll", max(came_ns - self._asked_ns, 0))
+        self.figures.time("poll", max(came_ns - self._polled_ns, 0))
         if taken.end.lsn <= self.replayer.known.lsn:  # how long the primary lets a poll wait for news
-            self._silence_ms = min(max(SILENCE_MS, 1.5 * (now - self._asked_ms)), 1.5 * POLL_WAIT_MS)
+            self._silence_ms = min(max(SILENCE_MS, 1.5 * (now - self._polled_ms)), 1.5 * POLL_WAIT_MS)
         try:
             taken = self._opening.checked(taken, request.applied.lsn, self.state.reached, now)
         except DivergenceError as error:
@@ -301,7 +301,7 @@ class DeltaLoop:
         """Read the durable end from the log's own slot and manifest: while no poll is answered, else rarely."""
         heard_ms = self.answered_ms if self.answered_ms is not None else -self._silence_ms
         silent = now - heard_ms >= self._silence_ms
-        idle = self.poller.wake_at_ms is not None or now - self._asked_ms >= self._silence_ms
+        idle = self.poller.wake_at_ms is not None or now - self._polled_ms >= self._silence_ms
         if now < self._look_ms:
             return
         self._look_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms

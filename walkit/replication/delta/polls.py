@@ -231,7 +231,7 @@ class DeltaPolls:
         if self._closed is not None:
             return [*replies, Reply(token, self._closed)]
         session = self._sessions.get(request.session_id)
-        if session is not None and not self._can_ask(session, request):
+        if session is not None and not self._can_send(session, request):
             replies += self._close(session, PollRefusal(reason="stale", message="the session was replaced"))
             session = None
         if request.leave:
@@ -239,7 +239,7 @@ class DeltaPolls:
             return [*replies, *(self._close(session, left) if session else ()), Reply(token, left)]
         if session is None:
             return [*replies, *self._open(request, version, token, end, seen_after_lsn, now_ms)]
-        return [*replies, *self._ask(session, request, version, token, now_ms)]
+        return [*replies, *self._poll(session, request, version, token, now_ms)]
 
     def appended(self, frames: EncodedFrames, now_ms: float) -> list[Reply]:
         """Frames have become durable. A notice ends the wait of a poll even if the frames are not new."""
@@ -291,12 +291,12 @@ class DeltaPolls:
 
     # -- one session
 
-    def _can_ask(self, session: _Session, request: PollRequest) -> bool:
+    def _can_send(self, session: _Session, request: PollRequest) -> bool:
         """Return whether a reader that was answered as this session was can send this."""
-        asked = request.session_epoch
+        epoch = request.session_epoch
         if request.applied.lsn > session.delta.answered.lsn:
             return False  # it reports records that no answer had
-        return asked <= session.epoch or (asked == session.epoch + 1 and session.pending is not None)
+        return epoch <= session.epoch or (epoch == session.epoch + 1 and session.pending is not None)
 
     def _open(
         self,
@@ -327,13 +327,13 @@ class DeltaPolls:
 
     def _make_room(self, now_ms: float) -> None:
         """End the oldest session whose reader got an answer and requested no other within the time for retries."""
-        asked_again_ms = self.options.expiry_ms - self.options.retry_ms
+        retry_after_ms = self.options.expiry_ms - self.options.retry_ms
         for session in self._sessions.values():
-            if session.epoch == 1 and now_ms >= session.expires_ms - asked_again_ms:
+            if session.epoch == 1 and now_ms >= session.expires_ms - retry_after_ms:
                 self._close(session, None)
                 return
 
-    def _ask(
+    def _poll(
         self, session: _Session, request: PollRequest, version: int, token: Hashable, now_ms: float
     ) -> list[Reply]:
         if request.session_epoch < session.epoch:

@@ -18,7 +18,7 @@ from walkit.format.manifest import LogEnd
 from walkit.read.reader import reader_view_of
 from walkit.read.view import LogView
 from walkit.replication.healing.link import RangeLink
-from walkit.replication.primary.status_call import ask_status
+from walkit.replication.primary.status_call import request_status
 from walkit.replication.protocol.failures import RewindError
 from walkit.replication.replica.opening import only_markers_differ
 from walkit.replication.replica.rewind import rewind_point, rewind_storage
@@ -131,7 +131,7 @@ def _difference(view: LogView, destination: Destination) -> DivergenceError | No
         return None
     except DivergenceError as error:
         return error
-    ends_lsn = end.last_lsn if found is not None else ask_status(destination).durable_lsn
+    ends_lsn = end.last_lsn if found is not None else request_status(destination).durable_lsn
     if end.last_lsn <= ends_lsn:
         return None
     text = f"the log has records up to LSN {end.last_lsn:,}, and the primary ends at {ends_lsn:,}"

@@ -37,10 +37,10 @@ def primary_status(
     PeerError if it is not reached, or sends something else; OptionsError for token, TLS or an address that cannot be
     used, and if no walkit primary of this version listens there.
     """
-    return ask_status(destination_of(source, token, tls, insecure))
+    return request_status(destination_of(source, token, tls, insecure))
 
 
-def ask_status(destination: Destination) -> PrimaryStatus:
+def request_status(destination: Destination) -> PrimaryStatus:
     """Do the work of `primary_status`."""
     address = destination.address
     channel = destination.channel(REPLY_BYTES_MAX)
