@@ -87,9 +87,9 @@ class DeltaLoop:
         self._link = PollLink(destination, self._on_reply)
         self._workers = Workers(replayer.limits.loads_max + 1, "walkit-delta-load")
         self._probe_ms: float | None = None
-        self._polled_ms = self._look_ms = self._looked_ms = now_ms()
+        self._polled_ms = self._log_due_ms = self._log_read_ms = now_ms()
         self._polled_ns = perf_counter_ns()
-        self._looking, self._silence_ms, self._refused, self._sessions_before = False, SILENCE_MS, 0, 0
+        self._reading_log, self._silence_ms, self._refused, self._sessions_before = False, SILENCE_MS, 0, 0
         self._opening, self._owed_lsn = Opening(source, log_id), 0  # the log's end at the last look
         self._named: dict[int, int] = {}  # by part of the replay: when it was named, ns
         self._loads: set[int] = set()  # parts that are read from the log
@@ -203,8 +203,8 @@ class DeltaLoop:
             now = now_ms()
             self._send_poll(now)
             self._perform(self.replayer.tick(now))
-            self._look(now)
-            times = (self.poller.wake_at_ms, self.replayer.wake_at_ms, self._probe_ms, self._look_ms)
+            self._poll_log(now)
+            times = (self.poller.wake_at_ms, self.replayer.wake_at_ms, self._probe_ms, self._log_due_ms)
             wake_at = min(at for at in times if at is not None)
             if not (self._inbox or self.is_ended):
                 self._wake.wait(max(wake_at - now_ms(), 0) / 1000)
@@ -297,21 +297,21 @@ class DeltaLoop:
 
     # -- the log's own end
 
-    def _look(self, now: float) -> None:
+    def _poll_log(self, now: float) -> None:
         """Read the durable end from the log's own slot and manifest: while no poll is answered, else rarely."""
         heard_ms = self.answered_ms if self.answered_ms is not None else -self._silence_ms
         silent = now - heard_ms >= self._silence_ms
         idle = self.poller.wake_at_ms is not None or now - self._polled_ms >= self._silence_ms
-        if now < self._look_ms:
+        if now < self._log_due_ms:
             return
-        self._look_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms
+        self._log_due_ms = now + LOOK_MS if silent else heard_ms + self._silence_ms
         alone = silent and (idle or self.poller.closed is not None)
         check_ms = UNPROVEN_MS if self._opening.is_unproven else CHECK_MS
-        if (alone or now - self._looked_ms >= check_ms) and not self._looking:
-            self._looking, self._looked_ms = True, now
-            self._workers.do(self._look_at_log)
+        if (alone or now - self._log_read_ms >= check_ms) and not self._reading_log:
+            self._reading_log, self._log_read_ms = True, now
+            self._workers.do(self._read_log_end)
 
-    def _look_at_log(self) -> None:
+    def _read_log_end(self) -> None:
         came_ns, reached = perf_counter_ns(), self.state.reached
         end: DeltaEnd | WalkitError
         try:
@@ -323,10 +323,10 @@ class DeltaLoop:
             end = DeltaEnd(*found)
         except WalkitError as error:
             end = error
-        self._enqueue(lambda: self._looked(end, came_ns))
+        self._enqueue(lambda: self._on_log_end(end, came_ns))
 
-    def _looked(self, end: DeltaEnd | WalkitError, came_ns: int) -> Sequence[ReplayStep]:
-        self._looking = False
+    def _on_log_end(self, end: DeltaEnd | WalkitError, came_ns: int) -> Sequence[ReplayStep]:
+        self._reading_log = False
         self.looks += 1
         if isinstance(end, DivergenceError):
             return [EndReplay(end)]

@@ -50,7 +50,7 @@ class Opening:
         wrote = bool(answer.delta) or (same and answer.end.lsn != self._end_lsn)
         if same and self._missed_ms is None and (self._is_there or not wrote):
             return answer
-        is_there = self._look(answer, asked_lsn, reached)
+        is_there = self._compare_histories(answer, asked_lsn, reached)
         if answer.epoch_id != self._epoch_id or is_there:
             self._missed_ms = None
         self._epoch_id, self._is_there, self._end_lsn = answer.epoch_id, is_there, answer.end.lsn
@@ -80,7 +80,7 @@ class Opening:
             first_lsn=reached.lsn + 1,
         )
 
-    def _look(self, answer: PollAnswer, asked_lsn: int, reached: Reached) -> bool:
+    def _compare_histories(self, answer: PollAnswer, asked_lsn: int, reached: Reached) -> bool:
         """Compare the histories; return whether the manifest has the answer's end in the same opening."""
         is_there = False
         if answer.log_id == self._log_id:

@@ -118,9 +118,9 @@ class ObjectImporter:
         # An import that died between a fence and the manifest with its epoch.
         self.current = replace(manifest, lineage=(*manifest.lineage, *taken.began))
         self.end, self.adopted = taken.place.end, True
-        self.storage = segments_folder(self._look)
+        self.storage = segments_folder(self._current_view)
 
-    def _look(self) -> ObjectView:
+    def _current_view(self) -> ObjectView:
         place = self._bulks.place
         manifest = replace(self.current, end=place.end)
         return ObjectView(self._source.folder(), manifest, self._floor, place, self._source)

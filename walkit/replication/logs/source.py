@@ -213,12 +213,12 @@ class OpenObjectSource(OpenSource):
 
     def __init__(self, log: WriteAheadLog) -> None:
         super().__init__(log)
-        self._look: Callable[[], ObjectView] = cast(Any, self._contents).view
-        self._segments = segments_folder(self._look)
+        self._current_view: Callable[[], ObjectView] = cast(Any, self._contents).view
+        self._segments = segments_folder(self._current_view)
 
     def durable(self) -> tuple[int, int]:
         """See Source. Never more than the view of the next moment has."""
-        end = self._look().end
+        end = self._current_view().end
         return end.lsn, end.position
 
     def view(self) -> LogView:

@@ -149,7 +149,7 @@ class Session:
             if self._claim_lost is not None:
                 steps.extend(self._without_claim(self._claim_lost))
             if not steps:
-                steps.extend(self._look())
+                steps.extend(self._poll_source())
             self._report()
             # The clear may have taken the wake of the end.
             if not steps and not self._gone:
@@ -238,7 +238,7 @@ class Session:
             kept.close()  # the log that it was made for is there
         return steps
 
-    def _look(self) -> list[PublisherStep]:
+    def _poll_source(self) -> list[PublisherStep]:
         """Return the steps that are due if the source has moved, or time has passed."""
         if self.core.state != "streaming":
             return self.core.tick(now_ms())
