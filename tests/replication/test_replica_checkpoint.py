@@ -96,10 +96,10 @@ def test_retention_of_a_replica_waits_for_its_snapshot(tmp_path: Path) -> None:
         Replica(tmp_path / "replica", primary.address, options=options) as replica,
     ):
         replica.wait_for(put(store, 200), 30)
-        assert replica.log.upkeep.retention.enforce().kept_by == ("state",)
+        assert replica.log.maintenance.retention.enforce().kept_by == ("state",)
         assert replica.log.first_lsn == 1
         replica.checkpoint(trim=False)
-        assert replica.log.upkeep.retention.enforce().reasons == ("records",)
+        assert replica.log.maintenance.retention.enforce().reasons == ("records",)
         assert replica.log.first_lsn > 100
     with Replica(tmp_path / "replica", "127.0.0.1:1") as again:
         assert len(again.store) == 10

@@ -20,7 +20,7 @@ REPLAYER = "walkit.replication.delta.replayer:DeltaReplayer"
 SESSION = "walkit.replication.delta.session:DeltaSession"
 CORE = "walkit.commit.core:OrderingCore"
 TRIMMER = "walkit.log.trim:Trimmer"
-UPKEEP = "walkit.replication.delta.upkeep:ReaderUpkeep"
+MAINTENANCE = "walkit.replication.delta.maintenance:ReaderMaintenance"
 IMPORTED = "walkit.replication.logs.imported_segments:ImportedSegments"
 EVIDENCE = Path(__file__).parents[2] / "docs/evidence/world-mutants.json"
 LEDGER = "walkit.objects.ledger:Ledger"
@@ -177,7 +177,7 @@ MUTANTS = (
     ),
     Mutant(
         "a reader's claim that follows what is applied instead of what is saved",
-        f"{UPKEEP}._keep",
+        f"{MAINTENANCE}._keep",
         "(self._state.applied_lsn if self._checkpoint is None else self.saved_lsn) + 1",
         "self._state.applied_lsn + 1",
     ),

@@ -197,13 +197,13 @@ class Rules:
             if dict(state.table.items()) != branch.states[lsn]:
                 raise Violation("announced", f"the state of {node.name} is not that of the log at LSN {lsn}")
             self._compared[node.name] = branch, lsn
-        upkeep = loop.upkeep
-        if upkeep is not None and upkeep.saved_lsn:
+        maintenance = loop.maintenance
+        if maintenance is not None and maintenance.saved_lsn:
             storage = node.storage
-            works = not (any(node.faults.values()) or storage.disk.away or upkeep.trouble)
+            works = not (any(node.faults.values()) or storage.disk.away or maintenance.trouble)
             works &= node.process.stalled_until_ms <= self.runner.now_ms
-            self._promise(node.leader, node.name, upkeep.saved_lsn + 1, READER_CLAIM_MS, works)
-        if loop.replayer.held_bytes > HELD_BYTES_MAX:
+            self._promise(node.leader, node.name, maintenance.saved_lsn + 1, READER_CLAIM_MS, works)
+        if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
             raise Violation("bounds", f"{node.name} holds {loop.replayer.held_bytes:,} bytes")
         if loop.error is not None and loop.thread.ended:
             self._ended(node, loop.error)

@@ -419,8 +419,8 @@ def test_a_durable_slot_that_a_power_cut_took_back_ends_no_reader(*, opening: bo
     for place, checkpoint in ((image, own), (later, MemoryStorage())):
         with DeltaReader(place, "127.0.0.1:1", checkpoint=checkpoint) as reader:
             assert reader.applied_lsn == 1 and dict(reader.state) == {b"key": b"1"}
-            assert reader._loop.upkeep is not None
-            reader._loop.upkeep.claim.keep(2, now=True)
+            assert reader._loop.maintenance is not None
+            reader._loop.maintenance.claim.keep(2, now=True)
         assert reader.error is None
 
 

@@ -5,6 +5,6 @@
   `feed` gives them the log's frames, `stored_frames` those of a log that is not open here, `service` is the gRPC call;
 - the reader's: `poller` and `replayer` are the core; `loop` is the shell, with `link` to the primary, `loader` of
   ranges from the storage and `opening`, which checks whose frames an answer has;
-- the reader's results: `state`, `checkpoint`, `upkeep` of claim and checkpoints, `status`;
+- the reader's results: `state`, `checkpoint`, `maintenance` of claim and checkpoints, `status`;
 - `reader` is the public class.
 """

@@ -18,12 +18,12 @@ from walkit.events import EventSink
 from walkit.replication.core.absence import is_absent
 from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, Received
 from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, check_history
+from walkit.replication.delta.maintenance import ReaderMaintenance
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta.state import ReaderFigures, ReaderState
-from walkit.replication.delta.upkeep import ReaderUpkeep
 from walkit.replication.logs.source import SharedLog
 from walkit.replication.protocol.checks import plain_text
 from walkit.replication.protocol.failures import ReplicaFailedError
@@ -68,7 +68,7 @@ class DeltaLoop:
         self.name, self.destination, self.events, self.state = name, destination, events, state
         self.replayer, self.poller = replayer, new_poller()
         self.figures, self.process = ReaderFigures(), os.getpid()
-        self.upkeep: ReaderUpkeep | None = None
+        self.maintenance: ReaderMaintenance | None = None
         self.error: WalkitError | None = None
         self.troubles: dict[str, str] = {}
         """The last failure of each ("poll", "look", "load", "stop"). The next success clears it."""
@@ -149,20 +149,20 @@ class DeltaLoop:
         self.stopping = True
         self._wake.set()
         self.thread.join(STOP_S)
-        upkeep = self.upkeep
-        if upkeep is not None:
-            upkeep.stop(STOP_S)
-        if not self._hangs() and upkeep is not None:
+        maintenance = self.maintenance
+        if maintenance is not None:
+            maintenance.stop(STOP_S)
+        if not self._hangs() and maintenance is not None:
             with suppress(IndexError):  # of two callers at once one finishes it
                 self._unfinished.pop()
-                upkeep.finish(whole=self.error is None)
+                maintenance.finish(whole=self.error is None)
         self.loader.close()
         self._source.close()
         self.state.wake()
 
     def _hangs(self) -> bool:
         """Return whether a thread is still at work that a stop has waited for; the status has it as the trouble."""
-        hung = [] if self.upkeep is None else self.upkeep.at_work
+        hung = [] if self.maintenance is None else self.maintenance.at_work
         hung += [self.thread.name] if self.thread.hangs() else []
         if hung:
             self.troubles["stop"] = (
@@ -177,14 +177,14 @@ class DeltaLoop:
         try:
             if self.stopping:
                 return
-            if self.upkeep is not None:
-                self.upkeep.start(self.name)
+            if self.maintenance is not None:
+                self.maintenance.start(self.name)
             self._follow()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
             self._fail(error)
         finally:
-            if self.upkeep is not None and self.error is not None:
-                self.upkeep.stop()  # the claim of a reader that has failed ends with its lease
+            if self.maintenance is not None and self.error is not None:
+                self.maintenance.stop()  # the claim of a reader that has failed ends with its lease
             if self.is_answered and self.poller.session_id:
                 self._link.leave(self.poller.session_id, self.poller.session_epoch)
             self._link.close()

@@ -26,12 +26,12 @@ from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, refuse_short, restored_state
 from walkit.replication.delta.loader import RangeLoader, Reached
 from walkit.replication.delta.loop import DeltaLoop
+from walkit.replication.delta.maintenance import CLAIM_S, ReaderMaintenance
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus
-from walkit.replication.delta.upkeep import CLAIM_S, ReaderUpkeep
 from walkit.replication.logs.awaited import Awaited
 from walkit.replication.logs.source import shared_log
 from walkit.replication.transport.connection import destination_of
@@ -124,7 +124,7 @@ class DeltaReader:
                 log_id=self._log_id,
                 events=self._events,
             )
-            loop.upkeep = ReaderUpkeep(
+            loop.maintenance = ReaderMaintenance(
                 self._log,
                 self._state,
                 kept,
@@ -224,15 +224,15 @@ class DeltaReader:
         OptionsError if the reader has no folder for it, LogClosedError once it is stopped; SnapshotError; the error
         that ended the reader, if the state has a part of a range.
         """
-        upkeep = self._loop.upkeep
-        if upkeep is None or not self._checkpointed:
+        maintenance = self._loop.maintenance
+        if maintenance is None or not self._checkpointed:
             refuse("checkpoint", None, "this reader has no folder for checkpoints")
         self._refuse_child()
         if self._loop.stopping:
             raise LogClosedError(f"the delta reader of {self._log.location} is stopped")
         if self._loop.error is not None and not self._state.is_whole:
             raise self._loop.error
-        return run_uninterrupted(upkeep.save, "checkpoint", events=self._events)
+        return run_uninterrupted(maintenance.save, "checkpoint", events=self._events)
 
     def status(self) -> DeltaReaderStatus:
         """Return the reader's state now."""
@@ -240,7 +240,7 @@ class DeltaReader:
         at = loop.replayer.applied  # before the known end, which is never before it
         end = loop.replayer.known
         applied, known = self.applied_lsn, max(end.lsn, self.applied_lsn)
-        upkeep, in_touch = loop.upkeep, loop.is_in_touch
+        maintenance, in_touch = loop.maintenance, loop.is_in_touch
         # Two ends of one record may have frames without records between them.
         lag_bytes = max(end.position - at.position, 0) if known > applied else 0
         return DeltaReaderStatus(
@@ -254,9 +254,9 @@ class DeltaReader:
             hit_rate=statistics.hit_rate,
             delta_bytes=statistics.delta_bytes,
             loaded_bytes=statistics.loaded_bytes,
-            claim="none" if upkeep is None else upkeep.claim.line(),
-            checkpoint_lsn=0 if upkeep is None else upkeep.saved_lsn,
-            trouble=loop.trouble or ("" if upkeep is None else upkeep.trouble),
+            claim="none" if maintenance is None else maintenance.claim.line(),
+            checkpoint_lsn=0 if maintenance is None else maintenance.saved_lsn,
+            trouble=loop.trouble or ("" if maintenance is None else maintenance.trouble),
             error=None if loop.error is None else str(loop.error),
             statistics=statistics,
         )
@@ -279,7 +279,7 @@ class DeltaReader:
             looks=loop.looks,
             held_bytes=loop.replayer.held_bytes,
             records=loop.records,
-            checkpoints=0 if loop.upkeep is None else loop.upkeep.checkpoints,
+            checkpoints=0 if loop.maintenance is None else loop.maintenance.checkpoints,
         )
 
     def latencies(self) -> dict[str, npt.NDArray[np.int64]]:

@@ -196,10 +196,10 @@ class ImportedLog(ReadApi):
         return self._importer.segments
 
     @property
-    def upkeep(self) -> MaintenanceParts:
+    def maintenance(self) -> MaintenanceParts:
         """The trimmer and the claims of this log. LogNotFoundError before the first contact with the primary."""
         self.require_log()
-        return self._importer.upkeep
+        return self._importer.maintenance
 
     @property
     def manifest_store(self) -> ManifestStore:
@@ -333,14 +333,14 @@ class ImportedLog(ReadApi):
 
         LogNotFoundError before the first contact with the primary.
         """
-        return self.upkeep.own_claims.take(name, first_lsn, lease_s)
+        return self.maintenance.own_claims.take(name, first_lsn, lease_s)
 
     def trim(self, up_to_lsn: int, *, waste_ratio: float = WASTE_RATIO_DEFAULT) -> TrimReport:
         """Drop records at or below `up_to_lsn` of this replica; see `WriteAheadLog.trim`. The primary keeps its own.
 
         Never past the newest snapshot here: `Replica.checkpoint` takes one. LogNotFoundError before the first contact.
         """
-        return self.upkeep.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
+        return self.maintenance.trimmer.trim(as_lsn(up_to_lsn, "up_to_lsn"), waste_ratio)
 
     def require_log(self) -> None:
         """LogNotFoundError before the first contact with the primary, LogClosedError once the log is closed."""

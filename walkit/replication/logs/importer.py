@@ -33,7 +33,7 @@ from walkit.recovery.log_scan import read_durable_slot
 from walkit.recovery.plan import emit_recovery, plan_recovery
 from walkit.recovery.report import RecoveryReport
 from walkit.replication.logs.imported_segments import ImportedSegments
-from walkit.replication.logs.upkeep import replica_upkeep
+from walkit.replication.logs.maintenance import replica_maintenance
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.manifest_store import ManifestStore, SlotStore, load_manifest, settle_manifest
 from walkit.segments.writer_lock import take_writer_lock
@@ -148,7 +148,7 @@ class Importer:
         self.segments.poison = self.segments.maintenance.on_failure = self._poison
         self._lock.watch(self.segments, self._poison)
         self._lock.recovered()
-        self.upkeep = replica_upkeep(
+        self.maintenance = replica_maintenance(
             self.storage, self.manifest_store, self.segments, self, self.lifetime, self.options, self.events
         )
         self.adopted = True
@@ -224,7 +224,7 @@ class Importer:
         """Return a view of the records that can be read now."""
         if not self.adopted:
             return LogView(self.storage, self.manifest_store.current, ())
-        return segments_of(self.upkeep.contents.view(), "replicas have them")
+        return segments_of(self.maintenance.contents.view(), "replicas have them")
 
     @property
     def closed(self) -> bool:
@@ -275,7 +275,7 @@ class Importer:
             try:
                 if self.adopted:
                     self.segments.close(poisoned=self.failure is not None)
-                    self.upkeep.own_claims.close()
+                    self.maintenance.own_claims.close()
             finally:
                 tries = 0
                 while tries < MEMORY_TRIES:
@@ -296,8 +296,8 @@ class Importer:
         self.advanced, self._closing = CommitSignal(), cast(Any, threading.RLock())
         self.manifest_store.forget()
         if self.adopted:
-            self.upkeep.orphan_files.forget()
-            self.upkeep.claims.forget()
+            self.maintenance.orphan_files.forget()
+            self.maintenance.claims.forget()
             self.segments.forget()
         self._lock.forget()
 

@@ -104,7 +104,7 @@ class ObjectImporter:
         self.manifest_store: Any = self
         # Trims, checkpoints and claims of a replica on object storage are refused.
         refusing: Any = _Refused(place.location)
-        self.upkeep: Any = SimpleNamespace(trimmer=refusing, orphan_files=refusing, own_claims=refusing)
+        self.maintenance: Any = SimpleNamespace(trimmer=refusing, orphan_files=refusing, own_claims=refusing)
         self.segments: Any = SimpleNamespace(maintenance=refusing)
         if self._reads.find(MANIFEST_KEY) is not None:
             self._open()

@@ -154,9 +154,9 @@ def _rewind(
 
 
 def _rewind_locked(importer: Importer, first_lsn: int, force: bool, records: bool) -> RewindReport:
-    storage, store, upkeep = importer.storage, importer.manifest_store, importer.upkeep
-    lock = upkeep.orphan_files.lock
-    with importer.events.held(), upkeep.claims.shut() as shut, once(lock), lock:
+    storage, store, maintenance = importer.storage, importer.manifest_store, importer.maintenance
+    lock = maintenance.orphan_files.lock
+    with importer.events.held(), maintenance.claims.shut() as shut, once(lock), lock:
         before = store.current
         point, readers = rewind_point(importer.view(), first_lsn, force=force, records=records)
         size = _keep(storage, point)

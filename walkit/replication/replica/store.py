@@ -84,8 +84,8 @@ class ReplicaStore(MappingApi):
             log.manifest_store,
             lambda lsn: None,  # applied records were imported, which is durable
             log.segments.maintenance,
-            log.upkeep.trimmer,
-            log.upkeep.orphan_files,
+            log.maintenance.trimmer,
+            log.maintenance.orphan_files,
             log.lifetime,
             log.events,
             machine=self._table,

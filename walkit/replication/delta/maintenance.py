@@ -20,7 +20,7 @@ CLAIM_S = 2.0
 LOOK_S = 0.25
 
 
-class ReaderUpkeep:
+class ReaderMaintenance:
     """Moves the claim on one thread, and takes checkpoints on another, so that a slow checkpoint ends no claim."""
 
     def __init__(

@@ -16,7 +16,7 @@ from walkit.segments.segment_set import SegmentSet
 from walkit.storage.interface import Storage
 
 
-def replica_upkeep(
+def replica_maintenance(
     storage: Storage,
     manifest_store: ManifestStore,
     segments: SegmentSet,
@@ -28,9 +28,9 @@ def replica_upkeep(
     """Put the parts together, and begin the work of `options.retention`. Starts no thread."""
     contents = LogContents(storage, manifest_store, segments, marks)
     orphan_files = OrphanFiles(storage, manifest_store)
-    upkeep = maintenance_parts(
+    maintenance = maintenance_parts(
         storage, options, manifest_store, segments, contents, marks, orphan_files, lifetime, events
     )
-    upkeep.trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
-    upkeep.retention.begin()
-    return upkeep
+    maintenance.trimmer.state_lsn = 0  # a replica keeps a state: nothing goes that is in no snapshot
+    maintenance.retention.begin()
+    return maintenance
