@@ -106,7 +106,7 @@ class _World:
         self.end = DeltaEnd(start.lsn + self.records, start.position + self.frame_bytes)
         frames = ZeroFrames(start.lsn + 1, self.end.lsn, start.position, self.end.position, self._data)
         self._durable[self.end.lsn] = self.now_ms
-        self._give(self.polls.appended(frames, self.now_ms))
+        self._send_replies(self.polls.appended(frames, self.now_ms))
         self._at(self.every_ms, self._append)
 
     def _poll(self) -> None:
@@ -115,7 +115,7 @@ class _World:
             self._at(self.round_trip_ms / 2, lambda: self._take(request))
 
     def _take(self, request: PollRequest) -> None:
-        self._give(self.polls.poll(request, request, self.end, self.now_ms))
+        self._send_replies(self.polls.poll(request, request, self.end, self.now_ms))
         self._wake()
 
     def _wake(self) -> None:
@@ -125,9 +125,9 @@ class _World:
             self._at(max(wake_at_ms - self.now_ms, 0), self._tick)
 
     def _tick(self) -> None:
-        self._give(self.polls.tick(self.end, self.now_ms))
+        self._send_replies(self.polls.tick(self.end, self.now_ms))
 
-    def _give(self, replies: list[Reply]) -> None:
+    def _send_replies(self, replies: list[Reply]) -> None:
         for token, answer in replies:
             assert isinstance(token, PollRequest)
             self._at(self.round_trip_ms / 2, partial(self._on_answer, token, answer))

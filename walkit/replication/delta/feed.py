@@ -111,7 +111,7 @@ class DeltaFeed:
         call, overtaken = PollCall(), self._overtaken(request)
         with once(self._lock), self._lock:
             if self._stopped is not None:
-                self._give([Reply(call, self._stopped)])
+                self._send_replies([Reply(call, self._stopped)])
                 return call
             if overtaken is not None:
                 self._give([Reply(call, self._fail(overtaken))])
@@ -124,9 +124,9 @@ class DeltaFeed:
                     replies = self._core.poll(request, call, end, self._clock_ms(), seen_after_lsn=after_lsn)
                 else:
                     replies = [Reply(call, refusal)]
-                self._give(replies)
+                self._send_replies(replies)
             except LogClosedError as error:
-                self._give([Reply(call, self._stop(str(error)))])
+                self._send_replies([Reply(call, self._stop(str(error)))])
             finally:
                 self._leave_unneeded()
         return call
@@ -170,7 +170,7 @@ class DeltaFeed:
         with once(self._lock), self._lock:
             try:
                 self._tick()
-                self._give(self._core.appended(frames, self._clock_ms()))
+                self._send_replies(self._core.appended(frames, self._clock_ms()))
                 self._hurry()
             except BaseException as error:
                 self._fail(error)
@@ -227,32 +227,32 @@ class DeltaFeed:
         except WalkitError as error:
             return self._fail(error)
         for each in frames:
-            self._give(self._core.appended(each, self._clock_ms()))
+            self._send_replies(self._core.appended(each, self._clock_ms()))
             self._hurry()
         if stored.ids != self._ids:
             self._ids = stored.ids
-            self._give(self._core.reopened(*self._ids))
+            self._send_replies(self._core.reopened(*self._ids))
         return None
 
     def _tick(self) -> None:
         if self._catch_up() is None:
-            self._give(self._core.tick(self._durable_end(), self._clock_ms()))
+            self._send_replies(self._core.tick(self._durable_end(), self._clock_ms()))
 
     def _fail(self, error: BaseException) -> PollRefusal:
         """End the sessions that may lack a frame, and their observer; the next poll starts both again."""
         refusal = PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")
-        self._give(self._core.end(refusal))
+        self._send_replies(self._core.end(refusal))
         self._leave_unneeded()
         return refusal
 
     def _stop(self, why: str) -> PollRefusal:
         if self._stopped is None:
             self._stopped = PollRefusal(reason="closed", message=why)
-            self._give(self._core.end(self._stopped))
+            self._send_replies(self._core.end(self._stopped))
             self._leave_unneeded()
         return self._stopped
 
-    def _give(self, replies: Iterable[Reply]) -> None:
+    def _send_replies(self, replies: Iterable[Reply]) -> None:
         for token, answer in replies:
             assert isinstance(token, PollCall)
             token.answer = answer

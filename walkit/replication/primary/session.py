@@ -196,7 +196,7 @@ class Session:
     def _receive_next(self) -> list[PublisherStep]:
         """Take one message of the replica."""
         data = self._inbox.popleft()
-        self._inbox_budget.give(len(data))
+        self._inbox_budget.release(len(data))
         try:
             if self.core.state == "waiting":
                 return self._greeted(data)

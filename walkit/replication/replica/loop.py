@@ -69,7 +69,7 @@ class ReplicaLoop:
         self.rewound = WakeEvent()
         """Set at the end of a rewind, for those that wait meanwhile."""
         self._opening = opening
-        self._gave_up: WalkitError | None = None
+        self._fatal_error: WalkitError | None = None
         self.inbox: deque[tuple[Connection, Received, int]] = deque()
         self.thread = LoopThread(self._run)
         self.stopping = False
@@ -104,14 +104,14 @@ class ReplicaLoop:
     @property
     def error(self) -> WalkitError | None:
         """The error that ended replication; None while it runs, and while a rewind may fix it."""
-        return self._gave_up if self.is_rewinding or self._gave_up is not None else self.core.error
+        return self._fatal_error if self.is_rewinding or self._fatal_error is not None else self.core.error
 
     @property
     def is_rewinding(self) -> bool:
         """Whether the two histories are known to differ, and the log is being cut back to where they part."""
-        if self._gave_up is not None or not self.thread.running:
+        if self._fatal_error is not None or not self.thread.running:
             return False
-        return self._opening.mends(self.core.error, self.log)
+        return self._opening.needs_rewind(self.core.error, self.log)
 
     @property
     def is_absent(self) -> bool:
@@ -150,12 +150,12 @@ class ReplicaLoop:
             try:
                 self._follow()
             except WalkitError as error:
-                self._gave_up = error
+                self._fatal_error = error
                 self._perform(self.core.fail(error, now_ms()))
             finally:
                 self._disconnect()
         except BaseException as error:  # noqa: BLE001 - nothing else tells the waiting callers that the thread is gone
-            self._give_up(error)
+            self._fail(error)
         if self.stopping:
             self.core.states.move("stopped", now_ms())
         if self.core.error is not None:
@@ -192,10 +192,10 @@ class ReplicaLoop:
             self.opened, refused = self._opening.rewound(self.opened, diverged)
             self.log.watchers.notify()
         except BaseException as error:
-            self._gave_up = error if isinstance(error, WalkitError) else self._failure(error)
+            self._fatal_error = error if isinstance(error, WalkitError) else self._failure(error)
             raise
         finally:
-            self._gave_up = self._gave_up or refused
+            self._fatal_error = self._fatal_error or refused
             self.rewound.set()
             self.rewound = WakeEvent()
         if refused is not None:
@@ -207,7 +207,7 @@ class ReplicaLoop:
             self._wake.clear()
             while self.inbox and not self.stopping:
                 connection, what, size = self.inbox.popleft()
-                connection.inbox_budget.give(size)
+                connection.inbox_budget.release(size)
                 self._perform(self._received(connection, what))
             self._import_queued()
             self._perform(self.core.tick(now_ms()))
@@ -221,9 +221,13 @@ class ReplicaLoop:
         """Assert the invariants between two turns of the loop, on its thread: all gathered frames are imported."""
         assert not self._queued and not self._queued_bytes, "frames wait that nothing imports"
         assert self._replacing or not self._reopened
-        assert self._replacing or self._gave_up is not None or self.core.end.position == self.log.end.position
+        assert (
+            self._replacing
+            or self._fatal_error is not None
+            or self.core.end.position == self.log.end.position
+        )
 
-    def _give_up(self, cause: BaseException) -> None:
+    def _fail(self, cause: BaseException) -> None:
         """Note an error that is not one of walkit's, unless an earlier one has ended replication."""
         if self.core.error is not None:
             return

@@ -90,7 +90,7 @@ class ReplicaOpening:
             bootstraps=True,
         )
 
-    def mends(self, error: WalkitError | None, log: ImportedLog) -> bool:
+    def needs_rewind(self, error: WalkitError | None, log: ImportedLog) -> bool:
         """Return whether to try a rewind after this error: on request, or if no record can differ."""
         if not isinstance(error, DivergenceError) or isinstance(error, RewindError):
             return False

@@ -108,7 +108,7 @@ class ByteBudget:
         """Count so many bytes more."""
         self._taken += size
 
-    def give(self, size: int) -> None:
+    def release(self, size: int) -> None:
         """Count so many bytes as dealt with."""
         self._given += size
         self._changed.set()
