@@ -24,11 +24,20 @@ from tests.conftest import Checkout
 from tests.replication.blocking_callers import until
 from tests.replication.certificates import Authority
 from tests.replication.processes import free_address
-from tests.replication.test_kill import ROOT, Process
-from tests.support.interrupts import Strike
-from tests.support.threads import Task
-from walkit.replication import Replica
+from tests.replication.test_kill import Process
+from tests.support.interrupts import Strike, interrupt_in
+from tests.support.threads import GUARD_S, Task, wait_until
+from walkit.bench.delta import bench_delta
+from walkit.bench.replication import _append, bench_replication
+from walkit.bench.sampling import sampled_lsns
+from walkit.errors import OptionsError
+from walkit.models import CrashingStorage
+from walkit.models.remote_storage import REMOTE
+from walkit.replication import Primary, Replica
 from walkit.replication.commands import _until_stopped, follow, serve
+from walkit.replication.logs.source import StoredSource
+from walkit.state.snapshot import snapshot_lsns
+from walkit.storage import FileStorage
 
 
 def test_serve_and_follow_report_their_work_and_end_on_a_signal(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def bench_write(args: argparse.Namespace) -> int:
 
     if args.crash_states and is_object_url(args.path):
         refuse("crash_states", args.crash_states, "a modelled disk has them, and no object store")
-    options = _benchmark_options(args)
+    options = _options(args)
     options["outstanding"] = outstanding = args.outstanding or []
     options["ack_order"] = args.ack_order or [None]
     options["writers"] = args.writers or outstanding or [1, 8, 64]
@@ -47,7 +47,7 @@ def bench_write(args: argparse.Namespace) -> int:
 
 
 def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
-    """Explore crashes of a log with each combination of options; return the verdict of each."""
+    """Return what exploring crashes finds of logs that are written so, by the words for each way."""
     from walkit.bench.matrix import combinations
     from walkit.crashlab import crash_verdict
 
@@ -65,7 +65,7 @@ def bench_order(args: argparse.Namespace) -> int:
     """Measure both orders, round after round."""
     from walkit.bench.order import bench_order as measure
 
-    options = _benchmark_options(args)
+    options = _options(args)
     buffered = options.pop("buffered")
     report = measure(**options, direct_io=not buffered, progress=_shows_bar(args))
     if args.save_runs:
@@ -77,7 +77,7 @@ def bench_recovery(args: argparse.Namespace) -> int:
     """Measure recoveries, beside plain reading; 1 if something that was written is missing."""
     from walkit.bench.recovery import bench_recovery as measure
 
-    report = measure(**_benchmark_options(args), progress=_shows_bar(args))
+    report = measure(**_options(args), progress=_shows_bar(args))
     _publish(report, args)
     return 0 if report.ok else 1
 
@@ -88,7 +88,7 @@ def bench_spark(args: argparse.Namespace) -> int:
     from walkit.bench.spark import bench_spark as measure
 
     with bar("bench spark", " queries") as progress:
-        report = measure(**_benchmark_options(args) | {"queries": args.queries or GROUPS}, progress=progress)
+        report = measure(**_options(args) | {"queries": args.queries or GROUPS}, progress=progress)
     return _publish(report, args)
 
 
@@ -96,18 +96,18 @@ def bench_replication(args: argparse.Namespace) -> int:
     """Measure appending with a replica beside appending alone, and a replica that catches up beside plain reading."""
     from walkit.bench.replication import bench_replication as measure
 
-    return _publish(measure(**_benchmark_options(args), progress=_step_printer(args)), args)
+    return _publish(measure(**_options(args), progress=_step_printer(args)), args)
 
 
 def bench_delta(args: argparse.Namespace) -> int:
     """Measure delta readers beside readers of the log alone."""
     from walkit.bench.delta import bench_delta as measure
 
-    return _publish(measure(**_benchmark_options(args), progress=_step_printer(args)), args)
+    return _publish(measure(**_options(args), progress=_step_printer(args)), args)
 
 
-def _benchmark_options(args: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of this benchmark, under the names of its parameters."""
+def _options(args: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of this benchmark, by the names of its parameters."""
     return {name: value for name, value in vars(args).items() if name not in OF_THE_COMMAND}
 
 
@@ -116,7 +116,7 @@ def _shows_bar(args: argparse.Namespace) -> bool:
 
 
 def _step_printer(args: argparse.Namespace) -> Callable[[str], None] | None:
-    """Return a function that prints the current step of a benchmark; None without a terminal or notebook."""
+    """Return a function that prints the step of a benchmark; None without a terminal."""
     return (lambda what: say(f"bench {args.kind}: {what}")) if progress_shown() else None
 
 

@@ -203,7 +203,7 @@ class Rules:
             works = not (any(node.faults.values()) or storage.disk.away or maintenance.trouble)
             works &= node.process.stalled_until_ms <= self.runner.now_ms
             self._promise(node.leader, node.name, maintenance.saved_lsn + 1, READER_CLAIM_MS, works)
-        if loop.replayer.held_bytes > LIMITS.bytes_max + max(LIMITS.load_bytes, OPTIONS.frame_bytes_max) * 2:
+        if loop.replayer.held_bytes > HELD_BYTES_MAX:
             raise Violation("bounds", f"{node.name} holds {loop.replayer.held_bytes:,} bytes")
         if loop.error is not None and loop.thread.ended:
             self._ended(node, loop.error)

@@ -114,7 +114,7 @@ class DeltaFeed:
                 self._send_replies([Reply(call, self._stopped)])
                 return call
             if overtaken is not None:
-                self._give([Reply(call, self._fail(overtaken))])
+                self._send_replies([Reply(call, self._fail(overtaken))])
                 return call
             try:
                 self._observe()
