@@ -1,4 +1,4 @@
-"""Payload logs whose device hangs, or whose place another one takes, and what is refused before a log is made."""
+"""Payload logs whose device hangs, or whose place another one takes, and refusals before a log is made."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_object_store_that_takes_the_place_of_a_payload_log_is_noticed(tmp_path:
     places = [tmp_path / f"payloads-{side}" for side in "ab"]
     logs = [
         walkit.open(
-            tmp_path / f"log-{side}", options=linked(f"objects:{place}", write_timeout_ms=700), **QUIET
+            tmp_path / f"log-{side}", options=linked(f"objects:{place}", write_timeout_ms=3000), **QUIET
         )
         for side, place in zip("ab", places, strict=True)
     ]

@@ -23,7 +23,7 @@ from walkit.storage.address import FILES, AnyPlace, absolute, is_object_url, ope
 def payload_place(given: Any, location: str) -> AnyPlace:
     """Return the place of a payload log so that it means the same in any folder, for the log at `location`.
 
-    OptionsError for what is none, and for the log's own place.
+    OptionsError for anything else, and for the log's own place.
     """
     try:
         if is_object_url(given):

@@ -133,6 +133,8 @@ class PayloadWriter:
         timeout_ms = parts.options.write_timeout_ms
         self._timeout_s = float("inf") if timeout_ms is None else timeout_ms / 1000
         self._wake, self._closing = WakeEvent(), Latch()
+        self._cause: WalkitError | None = None
+        """Why the payload log is away; of the writer's thread."""
         # Appended by the writer's thread, taken from the left by `settled_lsn`; each by one call.
         self._released: deque[tuple[int, SingleTicket]] = deque()
         """Each ticket that was released and is perhaps not written yet, with the payload that was settled before."""
@@ -219,6 +221,7 @@ class PayloadWriter:
             try:
                 while waiting := self._waiting():
                     cause = self._write(waiting)
+                    self._cause = cause
                     if cause is not None:
                         # The payload log is away: all that is held is tried again, in the same order.
                         self._refuse_late(cause)
@@ -283,7 +286,7 @@ class PayloadWriter:
         opening = Future[WriteAheadLog]()
         LogThread(target=self._reopen, args=(opening,), name="walkit-payloads-open", daemon=True).start()
         while not wait([opening], RETRY_S).done:
-            self._refuse_late(WaitTimeoutError("the payload log did not answer in time"))
+            self._refuse_late(self._cause or WaitTimeoutError("the payload log did not answer in time"))
             if self._closing.is_set():
                 opening.add_done_callback(close_opened)
                 raise LogClosedError(f"the log at {self.location} is closed")
