@@ -101,7 +101,7 @@ def whole() -> History:
 def messages_of(
     publisher: Publisher, history: History, steps: list[PublisherStep], now_ms: float = 0.0
 ) -> list[FromPublisher]:
-    """What a publisher that reads from this history sends, from these steps on."""
+    """The messages that a publisher of this history sends, from these steps on."""
     sent, left = list[FromPublisher](), deque(steps)
     while left:
         step = left.popleft()

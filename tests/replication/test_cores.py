@@ -276,6 +276,18 @@ def test_silence_is_filled_by_heartbeats_and_ends_both_sides(history: History) -
     assert isinstance(subscriber.tick(wake)[0], Connect)
 
 
+def test_a_refusal_that_may_pass_is_tried_again() -> None:
+    """A closing source does not end a subscriber, however often it refuses: it waits its backoff and connects."""
+    core = Subscriber("r")
+    core.start(0)
+    for at in (0, 10_000, 20_000):
+        core.tick(at)
+        core.connected(at)
+        steps = core.receive(Refusal(reason="closed", message="the primary stops"), at)
+        assert [type(step) for step in steps] == [Disconnect]
+        assert (core.state, core.trouble) == ("detached", "the primary stops")
+
+
 def test_backoff_doubles_is_capped_and_jittered() -> None:
     """Draw delays with the lowest and the highest chance: half of the bound to the bound, doubling up to the cap."""
     low, high = Backoff(100, 1000, lambda: 0.0), Backoff(100, 1000, lambda: 1.0)

@@ -275,7 +275,7 @@ def test_a_peer_that_cannot_be_reached_is_a_typed_error(log: Path) -> None:
 
 
 def assert_healed_by_the_next(image: CrashingStorage, peer: Primary, moment: str) -> None:
-    """What a heal has left is healed by the same call, and has all records."""
+    """Heal an image that a heal has left: the same call makes it whole, with all records."""
     assert heal(image, peer.address).ok, moment
     assert walkit.verify(image).ok, moment
     with walkit.open(image, "r") as reader:
