@@ -65,7 +65,7 @@ def torn() -> tuple[ScanReport, ScanReport, walkit.RecoveryReport]:
 
 
 def test_a_torn_tail_is_drawn() -> None:
-    """Before the opening the tail is a box of its own, where the recovery cuts; after it there is none."""
+    """Before the opening the tail is a box, at the position that the recovery cuts; after it the box is gone."""
     before, after, recovery = torn()
     (tail,) = boxes(segments(before), "found")["torn tail"]
     (cut,) = recovery.cuts

@@ -112,7 +112,7 @@ class _Queries:
     def read(self, plan: Plan) -> None:
         self._add_read(plan)
         floor, alone = "Parquet by a Python source, all columns", "read by Arrow in one process"
-        plan.timed[floor] = _query_time(lambda: self._floor().agg(*_all_columns()))
+        plan.timed[floor] = _run(lambda: self._floor().agg(*_all_columns()))
         plan.timed[alone] = _timed(lambda: _read_alone(self.logs.log))
         plan.compared += [
             Comparison("read", READ, READ_PARQUET, 1 / 0.6),
@@ -121,27 +121,25 @@ class _Queries:
         ]
 
     def _add_read(self, plan: Plan) -> None:
-        plan.timed.setdefault(READ, _query_time(lambda: self._log().agg(*_all_columns())))
-        plan.timed.setdefault(READ_PARQUET, _query_time(lambda: self._parquet().agg(*_all_columns())))
+        plan.timed.setdefault(READ, _run(lambda: self._log().agg(*_all_columns())))
+        plan.timed.setdefault(READ_PARQUET, _run(lambda: self._parquet().agg(*_all_columns())))
 
     def filter(self, plan: Plan) -> None:
         first = self.logs.records // 2
         last = first + max(round(self.logs.records * FILTERED_SHARE), 1) - 1
         between = F.col("lsn").between(first, last)
         bounded, parquet = (f"1 % of the LSNs, {how}" for how in ("firstLsn, lastLsn", "Parquet"))
-        plan.timed[bounded] = _query_time(
+        plan.timed[bounded] = _run(
             lambda: self._log(firstLsn=max(first, 1), lastLsn=last).agg(*_all_columns())
         )
-        plan.timed[parquet] = _query_time(lambda: self._parquet().where(between).agg(*_all_columns()))
+        plan.timed[parquet] = _run(lambda: self._parquet().where(between).agg(*_all_columns()))
         plan.compared.append(Comparison("filter", bounded, parquet))
 
     def replay(self, plan: Plan) -> None:
         self._add_replay(plan)
         alone = "replay by Arrow in one process"
-        plan.timed[REPLAY_PARQUET] = _query_time(lambda: replay_rows(self._parquet()).agg(*_state_columns()))
-        plan.timed[BROADCAST_PARQUET] = _query_time(
-            lambda: _broadcast(self._parquet()).agg(*_state_columns())
-        )
+        plan.timed[REPLAY_PARQUET] = _run(lambda: replay_rows(self._parquet()).agg(*_state_columns()))
+        plan.timed[BROADCAST_PARQUET] = _run(lambda: _broadcast(self._parquet()).agg(*_state_columns()))
         plan.timed[alone] = _timed(lambda: _replay_alone(self.logs.log))
         plan.compared += [
             Comparison("replay", REPLAY, REPLAY_PARQUET, 1 / 0.75),
@@ -152,18 +150,18 @@ class _Queries:
     def past(self, plan: Plan) -> None:
         half = self.logs.records // 2
         name, parquet = "replay at half of the LSNs", "Parquet, the same joins, half"
-        plan.timed[name] = _query_time(lambda: replay(self._log(), half).agg(*_state_columns()))
-        plan.timed[parquet] = _query_time(lambda: replay_rows(self._parquet(), half).agg(*_state_columns()))
+        plan.timed[name] = _run(lambda: replay(self._log(), half).agg(*_state_columns()))
+        plan.timed[parquet] = _run(lambda: replay_rows(self._parquet(), half).agg(*_state_columns()))
         plan.compared.append(Comparison("past", name, parquet))
 
     def _add_replay(self, plan: Plan) -> None:
-        plan.timed.setdefault(REPLAY, _query_time(lambda: replay(self._log()).agg(*_state_columns())))
+        plan.timed.setdefault(REPLAY, _run(lambda: replay(self._log()).agg(*_state_columns())))
 
     def count(self, plan: Plan) -> None:
         headers, rows, parquet = "count by headers", "count(*)", "Parquet, count(*)"
         plan.timed[headers] = _timed(lambda: (count(self.logs.log),))
-        plan.timed[rows] = _query_time(lambda: self._log().agg(F.count("*")))
-        plan.timed[parquet] = _query_time(lambda: self._parquet().agg(F.count("*")))
+        plan.timed[rows] = _run(lambda: self._log().agg(F.count("*")))
+        plan.timed[parquet] = _run(lambda: self._parquet().agg(F.count("*")))
         plan.compared += [
             Comparison("count", headers, parquet, 2.0),
             Comparison("count", rows, parquet),
@@ -174,7 +172,7 @@ class _Queries:
         first = self.logs.records - max(round(self.logs.records * CHANGED_SHARE), 1) + 1
         sums = (F.count("*"), F.sum("lsn"), F.sum(F.length("pre_value")), F.sum(F.length("post_value")))
         name = "changes of the last 1 %"
-        plan.timed[name] = _query_time(lambda: changes(self._log(), first).agg(*sums))
+        plan.timed[name] = _run(lambda: changes(self._log(), first).agg(*sums))
         plan.compared.append(Comparison("changes", name, READ, 2.0, equal=False))
 
     def diff(self, plan: Plan) -> None:
@@ -185,8 +183,8 @@ class _Queries:
             log = self._log()
             return diff((log, half), log).agg(*_diff_columns())
 
-        plan.timed[one] = _query_time(at_two_lsns)
-        plan.timed[two] = _query_time(
+        plan.timed[one] = _run(at_two_lsns)
+        plan.timed[two] = _run(
             lambda: diff((self._log(self.logs.copy), half), self._log()).agg(*_diff_columns())
         )
         plan.compared.append(Comparison("diff", one, two))
@@ -195,13 +193,13 @@ class _Queries:
         logs = self.logs
         name = "verify_pair of equal logs"
         plan.timed[name] = _timed(lambda: (verify_pair(logs.log, logs.copy).differing_lsns,))
-        plan.timed[TWO_LOGS] = _query_time(lambda: diff(self._log(), self._log(logs.copy)).agg(F.count("*")))
+        plan.timed[TWO_LOGS] = _run(lambda: diff(self._log(), self._log(logs.copy)).agg(F.count("*")))
         plan.compared.append(Comparison("verify", name, TWO_LOGS, 0.5))
 
     def skew(self, plan: Plan) -> None:
         self._add_replay(plan)
         name = "replay, 90 % on one key"
-        plan.timed[name] = _query_time(lambda: replay(self._log(self.logs.skewed)).agg(*_state_columns()))
+        plan.timed[name] = _run(lambda: replay(self._log(self.logs.skewed)).agg(*_state_columns()))
         plan.compared.append(Comparison("skew", name, REPLAY, 1.3, equal=False))
 
     def stream(self, plan: Plan) -> None:
@@ -223,7 +221,7 @@ def _timed(ask: Callable[[], Answer]) -> Timed:
     return timed
 
 
-def _query_time(query: Callable[[], DataFrame]) -> Timed:
+def _run(query: Callable[[], DataFrame]) -> Timed:
     return _timed(lambda: tuple(query().collect()[0]))
 
 

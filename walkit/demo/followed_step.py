@@ -153,7 +153,7 @@ class FollowedReplica:
         self._mark("caught up", at_s)
 
     def on_clock(self, samples: LsnSamples) -> Samples:
-        """Return the samples so far; their clock begins with this object."""
+        """Return the samples so far, in seconds since this object was made."""
         rows = samples.rows()
         rows[:, 0] -= self.began_s
         return rows

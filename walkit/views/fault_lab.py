@@ -586,11 +586,7 @@ class FaultLab:
     # -- faults of modelled storage
 
     def _power(self, number: int, job: Job) -> FaultReport:
-        inner = CrashingStorage()
-        storage = FaultyStorage(inner)
-        log = open_log(storage=storage, options=OPTIONS)
-        job.step(1, STEPS, "writing to modelled storage")
-        append_until(log, RECORDS_BEFORE)
+        inner, storage, log = _written(job)
         acked_lsn = log.acked_lsn
         # The write is under way: all of it is in the cache, and no sync has covered it.
         storage.fail("synced_write", SEGMENTS, short_bytes=OPTIONS.frame_bytes_max)
@@ -619,11 +615,7 @@ class FaultLab:
         )
 
     def _sync(self, number: int, job: Job) -> FaultReport:
-        inner = CrashingStorage()
-        storage = FaultyStorage(inner)
-        log = open_log(storage=storage, options=OPTIONS)
-        job.step(1, STEPS, "writing to modelled storage")
-        append_until(log, RECORDS_BEFORE)
+        inner, storage, log = _written(job)
         acked_lsn = log.acked_lsn
         storage.fail("synced_write", SEGMENTS, errno=errno.EIO)
         job.step(2, STEPS, "failing a sync")
@@ -650,6 +642,16 @@ class FaultLab:
             failure=Refusal.of(failure),
             frame=cut_frame(image, outcome.recovery),
         )
+
+
+def _written(job: Job) -> tuple[CrashingStorage, FaultyStorage, WriteAheadLog]:
+    """Return modelled storage, the layer above it that can fail, and an open log with some records."""
+    inner = CrashingStorage()
+    storage = FaultyStorage(inner)
+    log = open_log(storage=storage, options=OPTIONS)
+    job.step(1, STEPS, "writing to modelled storage")
+    append_until(log, RECORDS_BEFORE)
+    return inner, storage, log
 
 
 def _peer_of(path: Path) -> Path:

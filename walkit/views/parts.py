@@ -187,7 +187,7 @@ def _value_of(widget: Any, text: str) -> Any:
 
 
 def tool_bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
-    """Return widgets in a row, which continues below where it is too narrow."""
+    """Return widgets in a row, which wraps on a narrow page."""
     return pn.FlexBox(
         *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
     )
