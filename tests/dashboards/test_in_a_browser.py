@@ -439,10 +439,11 @@ def test_the_inspector_shows_a_frame_and_runs_are_compared(
         seen.turn_to("Runs")
         page.get_by_role("cell", name="Live page").first.wait_for()
         ask_for(seen, "records", 300)
-        for style in ("threads", "tasks"):
-            page.get_by_label("who appends").select_option(style)
+        for number, (who, style) in enumerate((("writer threads", "threads"), ("asyncio tasks", "tasks"))):
+            page.get_by_label("who appends").select_option(who)
             seen.press("Measure")
-            page.get_by_role("checkbox", name=f"compare 8 {style}, 100 B, sync").press("Space")
+            page.get_by_role("cell", name="this page").nth(number).wait_for()
+            page.get_by_role("checkbox", name=f"compare 8 {style}, 100 B").last.press("Space")
         page.get_by_role("heading", name="Ratio").wait_for()
         assert "n = 1: the difference may be chance" in text(seen)
         latencies = page.locator(".js-plotly-plot:visible").last
