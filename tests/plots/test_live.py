@@ -77,7 +77,7 @@ def test_an_event_is_a_line() -> None:
         assert list(marks.marker.size) == [0, 0, 0, 0, 9, 0]
         assert marks.text[0] == marks.text[1] == "<b>walkit.segment.seal</b><br>segment=&lt;2&gt;"
         assert "SIGKILL" in marks.text[3]
-        assert list(drawing.layout[marks.yaxis.replace("y", "yaxis")].range) == [0, 1]
+        assert list(drawing.layout[marks.yaxis.replace("y", "yaxis")].range) == [0, 1.04]
 
 
 @pytest.mark.parametrize(

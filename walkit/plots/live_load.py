@@ -489,7 +489,7 @@ def _add_events(drawing: Figure, row: int) -> None:
         hovertemplate="%{text}<extra></extra>",
     )
     drawing.add_trace(events, row=row, col=1, secondary_y=True)
-    drawing.update_yaxes(visible=False, range=[0, 1], fixedrange=True, row=row, col=1, secondary_y=True)
+    drawing.update_yaxes(visible=False, range=[0, 1.04], fixedrange=True, row=row, col=1, secondary_y=True)
 
 
 def _mark_events(trace: Any, series: Sequence[LoadSeries]) -> None:
