@@ -190,7 +190,7 @@ class ObjectFolder:
             text = encode_claim(decode_claim(data, claim_file_name(claim)))[1].hex()
 
             def change() -> None:
-                draft = self.ledger.own()
+                draft = self.ledger.read()
                 self.ledger.draft = replace(draft, claims={**draft.claims, claim: text})
 
             self.ledger.in_turn(change)
@@ -243,7 +243,7 @@ class ObjectFolder:
             return replace(draft, files=_without(draft.files, name)) if draft.epoch == epoch else draft
 
         def turn() -> None:
-            self.ledger.draft = change(self.ledger.own())
+            self.ledger.draft = change(self.ledger.read())
 
         if claim is None and not self.ledger.is_current:
             self.ledger.later(change)

@@ -64,8 +64,6 @@ class Ledger:
         self.pace_s = reads.store.pause_s if pace_s is None else pace_s
         self.known = Claims(log_id=log_id)
         """The newest content that this process has read or put; for a writer, of its own epoch."""
-        self.puts = self.turns = 0
-        """Puts of the object, each repeated one too, and changes that callers have made."""
         self._nonce = randbits(63) | 1
         # Held by the thread that changes the draft, or puts it. Taken without the commit lock.
         self._turn: Any = threading.RLock()
@@ -87,11 +85,12 @@ class Ledger:
     def read(self) -> Claims:
         """Return the object as it is now; in a turn the draft of it. Raises what `get` raises.
 
-        LogFencedError if this is a writer and the log has a newer one, which may have deleted what this one knows of.
+        LogFencedError if this is a writer and the log has a newer one (E), which may have deleted what this one knows.
         """
-        if self.is_current:
-            return self.own()
-        return self._owned(self._with(self._fetch()[0], list(self._later)))
+        claims = self.draft if self.is_current else self._with(self._fetch()[0], list(self._later))
+        if self.epoch not in (0, claims.epoch):
+            raise LogFencedError(self.reads.store.location, claims.epoch)
+        return claims
 
     @property
     def is_current(self) -> bool:
@@ -108,15 +107,6 @@ class Ledger:
     def draft(self, claims: Claims) -> None:
         assert self._batch is not None and self.is_current, "only in a turn"
         self._batch.draft = claims
-
-    def own(self) -> Claims:
-        """Return the draft, to be changed; LogFencedError if this is a writer and the log has a newer one (E)."""
-        return self._owned(self.draft)
-
-    def _owned(self, claims: Claims) -> Claims:
-        if self.epoch not in (0, claims.epoch):
-            raise LogFencedError(self.reads.store.location, claims.epoch)
-        return claims
 
     def later(self, change: Change) -> None:
         """Let a change be put with the next one, or by `flush`: an object as it was before is no less right."""
@@ -141,7 +131,7 @@ class Ledger:
     def flush(self) -> None:
         """Have the changes put that wait, or are being put. LogFencedError if the log has a newer writer."""
         if self._later or self._is_passed:
-            self.in_turn(self.own)
+            self.in_turn(self.read)
 
     def in_turn(self, do: Callable[[], T]) -> T:
         """Call `do`, which changes the draft, and return its result once the draft is durable.
@@ -157,7 +147,6 @@ class Ledger:
             if batch.error is not None:
                 raise batch.error
             if batch.is_put:
-                self.turns += 1
                 return result
 
     def _joined(self, do: Callable[[], T]) -> tuple[_Batch, T]:
@@ -199,8 +188,7 @@ class Ledger:
                 batch.is_put = True
                 return
             after = replace(batch.draft, nonce=self._nonce, counter=batch.draft.counter + 1)
-            tag = put_own(self.reads, CLAIMS_KEY, after.encode(), batch.tag, before_repeat=self._count)
-            self._count()
+            tag = put_own(self.reads, CLAIMS_KEY, after.encode(), batch.tag)
             batch.is_put = tag is not None
             if tag is None:
                 # Others are changing it: not all of them are to look again at the same moment.
@@ -219,9 +207,6 @@ class Ledger:
                     del self._later[: len(batch.later)]
                 self._is_passed |= batch.draft.epoch != self.epoch
             batch.done.set()
-
-    def _count(self) -> None:
-        self.puts += 1
 
     def _delete(self, keys: list[str]) -> None:
         """Delete files that are no longer named (G). After an error the next opening deletes the rest."""

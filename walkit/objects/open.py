@@ -30,7 +30,7 @@ from walkit.errors import (
 from walkit.events import EventCallback, EventSink
 from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED
-from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.manifest import LogEnd
 from walkit.log.live_log import Lifetime
 from walkit.log.parts import LogParts, core_of, driver_of, maintenance_parts, parts_of
 from walkit.log.resources import LogResources
@@ -88,17 +88,12 @@ class ObjectContents:
     def __init__(self, vouched: VouchedEnd) -> None:
         self._vouched = vouched
         self._source: ObjectEnd | None = None
-        manifest = partial(self._manifest, vouched)
-        self.folder = ObjectFolder(vouched.ledger, manifest, lambda: vouched.acked.lsn)
+        self.folder = ObjectFolder(
+            vouched.ledger,
+            lambda: as_manifest(vouched.stored, vouched.ledger.read()),
+            lambda: vouched.acked.lsn,
+        )
         """The files beside the log."""
-
-    @staticmethod
-    def _manifest(vouched: VouchedEnd) -> Manifest:
-        """Return the manifest with the claims object as it is now, in a turn with the draft.
-
-        LogFencedError if the log has a newer writer, whose manifest is another.
-        """
-        return as_manifest(vouched.stored, vouched.ledger.read())
 
     @property
     def first_lsn(self) -> int:
@@ -108,7 +103,8 @@ class ObjectContents:
     def view(self, end: LogPlace | None = None) -> ObjectView:
         """Return what can be read now: all that is acknowledged, or as far as `end`."""
         if self._source is None:
-            self._source = ObjectEnd(self._vouched.reads.store, writer=self._vouched.ledger.epoch)
+            self._source = ObjectEnd(self._vouched.reads.store)
+            self._source.writer = self._vouched.ledger.epoch
         # The manifest first: its segments end before what is acknowledged after that.
         vouched, manifest = self._vouched, self._vouched.current
         end = end or vouched.acked

@@ -202,17 +202,16 @@ class ObjectEnd:
     """
 
     poll_s = POLL_S
+    writer = 0
+    """The epoch of the open log that reads, if one does: a record that a newer writer dropped is a LogFencedError."""
 
-    def __init__(
-        self, store: ObjectStore, *, planned: Manifest | None = None, bodies: bool = True, writer: int = 0
-    ) -> None:
+    def __init__(self, store: ObjectStore, *, planned: Manifest | None = None, bodies: bool = True) -> None:
         """Read manifest and claims. LogNotFoundError, CorruptionError, StorageError.
 
         With the manifest that a view was `planned` by, nothing is read: for the view's bulks alone. Without `bodies`
-        the end is followed by headers: a damaged body is found by who reads it. `writer` is the epoch of the open log
-        that reads: once the log has a newer writer, a record that is gone is a LogFencedError.
+        the end is followed by headers: a damaged body is found by who reads it.
         """
-        self.location, self._pid, self._bodies, self._writer = store.location, os.getpid(), bodies, writer
+        self.location, self._pid, self._bodies = store.location, os.getpid(), bodies
         self.reads = PatientReads(store, lambda: Patience(READ_S))
         self.bulks = self.reads.bulks()
         # Guards what is known of the end, and is held through its requests.
@@ -437,7 +436,7 @@ class ObjectEnd:
 
     def gap(self, wanted_lsn: int) -> GapError | LogFencedError:
         """Return the error for records of an older view that were dropped or compacted since."""
-        if self._writer not in (0, self.claims.epoch):
+        if self.writer not in (0, self.claims.epoch):
             return LogFencedError(self.location, self.claims.epoch)
         manifest = as_manifest(self.manifest, self.claims)
         oldest = max(manifest.complete_from_lsn, self.claims.dropped_lsn + 1)

@@ -151,7 +151,7 @@ class VouchedEnd:
         return self.ledger.in_turn(lambda: self._changed(change))
 
     def _changed(self, change: Callable[[Manifest], Manifest]) -> Manifest:
-        claims = self.ledger.own()
+        claims = self.ledger.read()
         before = as_manifest(self.stored, claims)
         after = change(before)
         if after is before:

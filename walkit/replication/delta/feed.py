@@ -21,7 +21,7 @@ from walkit.log.wal import WriteAheadLog
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.polls import DeltaCounts, DeltaOptions, DeltaPolls, Reply, SessionStatus
 from walkit.replication.delta.stored_frames import StoredFrames
-from walkit.replication.logs.source import Source, require_newest, require_promises
+from walkit.replication.logs.source import Source, require_promises
 from walkit.replication.transport.threads import now_ms
 
 
@@ -108,13 +108,10 @@ class DeltaFeed:
 
     def begin(self, request: PollRequest) -> PollCall:
         """Begin a poll and return it at once; `tick` has to be called while it waits. Raises the errors of `poll`."""
-        call, overtaken = PollCall(), self._overtaken(request)
+        call = PollCall()
         with once(self._lock), self._lock:
             if self._stopped is not None:
                 self._send_replies([Reply(call, self._stopped)])
-                return call
-            if overtaken is not None:
-                self._send_replies([Reply(call, self._fail(overtaken))])
                 return call
             try:
                 self._observe()
@@ -130,18 +127,6 @@ class DeltaFeed:
             finally:
                 self._leave_unneeded()
         return call
-
-    def _overtaken(self, request: PollRequest) -> WalkitError | None:
-        """Return why this log cannot say that a reader is of another history, which has applied more than it has.
-
-        On object storage another writer may have the log, with those records.
-        """
-        if self._stored is None and request.applied.lsn > self._log.durable_lsn:
-            try:
-                require_newest(self._log.parts.storage)
-            except WalkitError as error:
-                return error
-        return None
 
     def on_disconnect(self, call: PollCall) -> None:
         """The caller is gone: its poll gets no answer, and its session ends without another poll soon."""

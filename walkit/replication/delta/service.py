@@ -17,7 +17,7 @@ from walkit.replication.delta.feed import DeltaFeed, PollCall
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.polls import DeltaOptions, SessionStatus
 from walkit.replication.delta.wire import decode_poll, encode_reply
-from walkit.replication.logs.source import Source
+from walkit.replication.logs.source import Source, require_newest
 from walkit.replication.protocol.failures import ProtocolError
 from walkit.replication.protocol.wire import WireError
 from walkit.replication.transport.grpc_common import grpc
@@ -136,6 +136,9 @@ class DeltaService:
     def _answer(self, request: PollRequest, context: Any) -> PollAnswer | PollRefusal:
         try:
             feed = self._open_feed()
+            if isinstance(self._log, WriteAheadLog) and request.applied.lsn > self._log.durable_lsn:
+                # On object storage another writer may have the log, with what the reader has applied.
+                require_newest(self._log.parts.storage)
         except WalkitError as error:
             return PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")
         if feed is None:
