@@ -70,24 +70,25 @@ def _cursors_unsynced(script: Script) -> None:
                 script.append(log, 3_000)
 
 
-def _claim(script: Script, first_lsn: int | None, owner: uuid.UUID, take_over: bool = False) -> Claim:
+def take(script: Script, first_lsn: int | None, owner: uuid.UUID, take_over: bool = False) -> Claim:
+    """Take the claim of the reader, as its own process does."""
     place = "claim reader"
     wanted = first_lsn or script.ledger.places[place][1]
     with script.ledger.moving(place, wanted):
-        claim = take_claim(
-            script.storage, "reader", first_lsn, owner=owner, take_over=take_over, events=quiet
-        )
+        claim = take_claim(script.place, "reader", first_lsn, owner=owner, take_over=take_over, events=quiet)
     script.keep_from("reader", wanted)
     return claim
 
 
-def _move(script: Script, claim: Claim, first_lsn: int) -> None:
+def move(script: Script, claim: Claim, first_lsn: int) -> None:
+    """Move the claim of the reader."""
     script.keep_from("reader", first_lsn)
     with script.ledger.moving("claim reader", first_lsn):
         claim.advance(first_lsn)
 
 
-def _release(script: Script, claim: Claim) -> None:
+def release(script: Script, claim: Claim) -> None:
+    """Release the claim of the reader."""
     script.let_go("reader")
     with script.ledger.moving("claim reader", 0):
         claim.release()
@@ -98,24 +99,24 @@ def _claims(script: Script) -> None:
     with script.open() as log:
         for _ in range(7):
             script.append_many(log, 4, 3_500)
-        claim = _claim(script, 5, owners[0])
+        claim = take(script, 5, owners[0])
         script.trim(log, 20)
-        _move(script, claim, 12)
+        move(script, claim, 12)
         script.trim(log, 20)
-        claim = _claim(script, None, owners[0])  # the consumer has restarted
+        claim = take(script, None, owners[0])  # the consumer has restarted
         claim.renew()
         for _ in range(5):
             script.append_many(log, 3, 4_500)
-        _release(script, claim)
+        release(script, claim)
         script.trim(log, 22)
-        claim = _claim(script, 30, owners[1])
-        _claim(script, 28, owners[0], take_over=True)
+        claim = take(script, 30, owners[1])
+        take(script, 28, owners[0], take_over=True)
         script.trim(log, 40)
         with script.ledger.moving("claim reader", 0):
             script.let_go("reader")
             log.drop_claim("reader")
         script.trim(log, 40)
-        _claim(script, 42, owners[0])
+        take(script, 42, owners[0])
     with script.during("recovery"), script.open() as log:  # the claim outlives the writer
         script.trim(log, 43)
         script.append(log, 100)
@@ -196,7 +197,7 @@ def _hard_cap(script: Script) -> None:
             if number == 6:
                 log.hold("slow", 2)
                 script.keep_from("slow", 2)
-                _claim(script, 5, owner)
+                take(script, 5, owner)
             if dropped:
                 log.enforce_retention()
                 assert log.first_lsn == script.ledger.trimmed + 1

@@ -139,7 +139,7 @@ class Oracle:
     def _open(self, image: CrashingStorage) -> WriteAheadLog | Store:
         options = replace(self.options, idle_marker_ms=0)
         if self.is_store:
-            return Store.open(storage=image, options=options, events=quiet)
+            return Store.open(storage=self._place(image), options=options, events=quiet)
         return open_log(storage=self._place(image), options=options, events=quiet)
 
     @contextmanager

@@ -27,6 +27,8 @@ from walkit.read.claim import Claim
 from walkit.record import Kind
 from walkit.recovery.repair import repair
 from walkit.segments.segment_set import SegmentSet
+from walkit.storage.address import AnyPlace
+from walkit.storage.object_files import FileObjectStore
 from walkit.store import Store
 
 IDLE_S = 30.0
@@ -40,15 +42,22 @@ class Script:
         self.ledger = Ledger()
         self.chance = random.Random(seed)
         self.storage = RecordingStorage(CrashingStorage(), self.ledger, Turns(seed))
+        self.is_on_objects = False
+        """Whether the log is on object storage, whose objects are files of the disk."""
+
+    @property
+    def place(self) -> AnyPlace:
+        """The place of the log, as another process has it."""
+        return FileObjectStore(self.storage) if self.is_on_objects else self.storage
 
     def open(self) -> WriteAheadLog:
         """Open the log."""
-        return self._watched(open_log(storage=self.storage, options=self.options, events=quiet))
+        return self._watched(open_log(storage=self.place, options=self.options, events=quiet))
 
     def open_store(self, store_options: StoreOptions | None = None) -> Store:
         """Open the Store."""
         store = Store.open(
-            storage=self.storage, options=self.options, store_options=store_options, events=quiet
+            storage=self.place, options=self.options, store_options=store_options, events=quiet
         )
         self._watched(store.log)
         return store
@@ -158,7 +167,7 @@ class Script:
 
     def claim(self, name: str, first_lsn: int) -> Claim:
         """Take a claim, as a consumer in another process does."""
-        claim = take_claim(self.storage, name, first_lsn, events=quiet)
+        claim = take_claim(self.place, name, first_lsn, events=quiet)
         self.keep_from(name, first_lsn)
         return claim
 
