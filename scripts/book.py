@@ -61,6 +61,7 @@ PAGE_STYLE = """
 .heatmap-label text[style*="rgb(68, 68, 68)"] { fill: #000000 !important; }
 .modebar-btn:focus-visible { outline: 2px solid var(--jp-brand-color1) !important; }
 .jp-InputArea-editor { overflow-x: auto; }
+.jp-OutputArea-output pre { word-break: normal; overflow-wrap: anywhere; }
 """
 
 
