@@ -304,7 +304,6 @@ class LogNode(Node):
     def follow(self, leader: LogNode) -> None:
         """Be a replica of this primary from now on."""
         self.leads, self.leader, self.down_until_ms, self.branch = False, leader, 0.0, None
-        self._forgets = False
         self.exit()
 
     def _client(self) -> None:
