@@ -21,8 +21,10 @@ import pytest
 from nbclient import NotebookClient
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from plotly.offline import get_plotlyjs
 
-from scripts.book import figures_of, write_page
+from scripts.book import SCRIPT, figures_of, write_page
+from scripts.browsing import find_browser, open_browser
 from scripts.notebook_map import PATHS, PLACES, TARGET, drawn_map
 from walkit.log.scratch import sweep
 
@@ -225,11 +227,11 @@ def test_a_constant_is_set_in_its_place() -> None:
     assert with_constant("print(A)\nfor A in (1, 2):\n    pass", "A", "7").count("7") == 0
 
 
-def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants: object) -> None:
-    """Run a copy of a notebook in a copy of the folder, with other constants; nothing of walkit's is left behind.
+def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants: object) -> Path:
+    """Run a copy of a notebook in a copy of the folder, with other constants; return its page in the book.
 
-    Its kernel imports only packages of the extras that the notebook names. A kernel that a busy machine ends late is
-    killed by its client: then the next scratch log's sweep finds the rest.
+    Nothing of walkit's is left behind. Its kernel imports only packages of the extras that the notebook names. A kernel
+    that a busy machine ends late is killed by its client: then the next scratch log's sweep finds the rest.
     """
     folder, temporary = tmp_path / "notebooks", tmp_path / "tmp"
     shutil.copytree(FOLDER, folder, ignore=shutil.ignore_patterns(".*"))
@@ -269,8 +271,25 @@ def run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **constants:
     assert figures == [True] * wanted, "each figure travels"
     (tmp_path / "book" / "data").mkdir(parents=True)
     write_page(notebook, Path(name).stem, tmp_path / "book")
-    page = (tmp_path / "book" / name).with_suffix(".html").read_text(encoding="utf-8")
-    assert page.count(FIGURE) == wanted, "and is on the page of the book"
+    page = (tmp_path / "book" / name).with_suffix(".html")
+    assert page.read_text(encoding="utf-8").count(FIGURE) == wanted, "and is on the page of the book"
+    return page
+
+
+def look_at_page(page: Path, browser_path: str) -> None:
+    """Open a page of the book on a phone: no error, no request, no sideways scroll, and each figure is drawn."""
+    (page.parent / SCRIPT).write_text(get_plotlyjs(), encoding="utf-8")
+    found: list[str] = []
+    with open_browser(browser_path) as browser:
+        tab = browser.new_page(viewport={"width": 390, "height": 844})
+        tab.on("pageerror", lambda error: found.append(str(error)))
+        tab.on("request", lambda asked: found.append(asked.url) if asked.url.startswith("http") else None)
+        tab.goto(page.as_uri())
+        figures = tab.locator(".plotly-graph-div")
+        for number in range(figures.count()):
+            figures.nth(number).locator(".main-svg").first.wait_for()
+        assert figures.count() >= 3 and found == []
+        assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
 FEWER: dict[str, dict[str, object]] = {
@@ -293,6 +312,8 @@ FEWER: dict[str, dict[str, object]] = {
     "16-a-log-on-object-storage.ipynb": {"ROUNDS": 1, "REAL": (0, 50), "SIZES": (2_048, 131_072)},
 }
 """All notebooks, with constants of the short run: a round more is the same code again."""
+LOOKED_AT = "16-a-log-on-object-storage.ipynb"
+"""The notebook whose page a browser opens; tests/site and tests/lab look at others."""
 SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-and-change-feed.ipynb")
 """Those with a Spark of their own."""
 
@@ -305,8 +326,11 @@ def marks_of(name: str) -> list[pytest.MarkDecorator]:
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in FEWER])
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run it in a kernel of its own, outside of this checkout: its assertions hold, and its files are gone after it."""
-    run(name, tmp_path, monkeypatch, **FEWER[name])
+    """Run it in a kernel of its own, outside of this checkout: assertions hold, files are gone, the page opens."""
+    page = run(name, tmp_path, monkeypatch, **FEWER[name])
+    monkeypatch.undo()  # a browser's sockets want a short TMPDIR
+    if name == LOOKED_AT and (browser_path := find_browser()) is not None:
+        look_at_page(page, browser_path)
 
 
 @pytest.mark.slow  # every round, as a reader runs it: the short runs have the same code
