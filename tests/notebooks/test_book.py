@@ -22,7 +22,7 @@ CELLS = (
     "import numpy as np\nfrom walkit import plots\nlag = plots.replication_lag([(0.0, 2, 1), (1.0, 5, 5)])",
     "lag",
     "lag.show()",
-    "plots.replication_lag(np.array([(0.0, 2, 1)]), marks=[(0.0, '<killed>')], theme='dark')",
+    "plots.replication_lag(np.array([(0.0, 2, 1)]), marks=[(0.0, '<killed>')])",
     "from pathlib import Path\nassert Path('drawing.svg').exists() and Path('tiny.ipynb').exists()",
 )
 WORDS = "# Small & short\n\n![a dot](drawing.svg) [the other](other.ipynb), [far](https://example.org)"

@@ -265,7 +265,7 @@ def test_changes_of_one_process_share_a_swap_and_are_paced() -> None:
         assert len(reader.claims()) == 17
 
 
-def test_a_store_that_is_overtaken_while_it_opens_says_so() -> None:
+def test_a_store_that_is_overtaken_while_it_opens_is_fenced() -> None:
     """Pause an opening before each request, while others write, compact and trim all: it ends, or is fenced."""
     fenced = list[WalkitError]()
 

@@ -99,7 +99,6 @@ class LogResources:
             return
         try:  # at once: a call between the two might find no memory, and the claim would stay
             poisoned = self.parts.driver.core.failure is not None
-            self.parts.trimmer.wait_ended()
             try:
                 self._close_segments(poisoned=poisoned)
                 if not poisoned:
@@ -120,9 +119,11 @@ class LogResources:
 
     def _close_segments(self, *, poisoned: bool) -> None:
         try:
+            self.parts.trimmer.wait_ended()
             self.parts.segments.close(poisoned=poisoned, hung=self.parts.driver.hung)
         except MemoryError:
             # Their files have locks: those that are not sealed are left to recovery.
+            self.parts.trimmer.wait_ended()
             self.parts.segments.close(poisoned=True, hung=self.parts.driver.hung)
             raise
 

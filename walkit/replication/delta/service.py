@@ -137,7 +137,7 @@ class DeltaService:
         try:
             feed = self._open_feed()
             if isinstance(self._log, WriteAheadLog) and request.applied.lsn > self._log.durable_lsn:
-                # On object storage another writer may have the log, with what the reader has applied.
+                # On object storage another writer may have the log, with the records that the reader has applied.
                 require_newest(self._log.parts.storage)
         except WalkitError as error:
             return PollRefusal(reason="failed", message=f"{type(error).__name__}: {error}")
