@@ -13,7 +13,7 @@ from walkit.measure import Run, RunEvent
 from walkit.plots import style
 from walkit.plots.facts import run_facts, run_warnings
 from walkit.plots.style import Figure, dress, go, subplots
-from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS, duration_text
+from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS, duration_text, log_seconds
 
 Float64Array = npt.NDArray[np.float64]
 
@@ -134,7 +134,10 @@ def throughput_timeline(run: Run) -> Figure:
         drawing.add_trace(marks, row=3, col=1)
         drawing.update_yaxes(tickmode="linear", dtick=1, row=3, col=1)
     drawing.update_yaxes(title_text="records/s", rangemode="tozero", **COUNTS, row=1, col=1)
-    drawing.update_yaxes(title_text="latency", type="log", hoverformat=".3s", **LOG_SECONDS, row=2, col=1)
+    drawn = np.concatenate([line.p50_us, line.max_us]) / 1e6
+    drawn = drawn[drawn > 0]
+    seconds = log_seconds(drawn.min(), drawn.max()) if len(drawn) else LOG_SECONDS
+    drawing.update_yaxes(title_text="latency", type="log", hoverformat=".3s", **seconds, row=2, col=1)
     drawing.update_xaxes(range=[0, run.duration_s or 1], **CLOCK)
     return drawing
 
