@@ -348,7 +348,7 @@ class _Ahead:
         with marked(WORK), self._lock:
             if row not in self._ready:
                 self._ready.clear()
-                self._count = 2 * self._count if row == self._next else 1
+                self._count = min(2 * self._count, len(self._links)) if row == self._next else 1
                 end, size = row, 0
                 for link in islice(self._links, row, row + self._count):
                     if end > row and size + link.length > AHEAD_BYTES:
