@@ -128,7 +128,7 @@ class Judge:
 
     def judge(self, *given: Any, **named: Any) -> Any:
         """See `Oracle`."""
-        from walkit.crashlab.oracle import BrokenRuleError
+        from walkit.crashlab.crash_rules import BrokenRuleError
 
         if monotonic() > self._next:
             self._next = monotonic() + BEAT_S

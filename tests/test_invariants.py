@@ -47,10 +47,10 @@ from walkit.replication.delta.messages import DeltaEnd
 from walkit.replication.delta.poller import DeltaPoller
 from walkit.replication.delta.replayer import DeltaReplayer
 from walkit.replication.delta.state import ReaderState
-from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.source import StoredSource
+from walkit.replication.logs.tail_watch import TailWatch
 from walkit.replication.primary.shared_runs import SharedRuns
 from walkit.replication.replica.loop import ReplicaLoop
 from walkit.replication.replica.opening import Opened
@@ -456,7 +456,7 @@ BROKEN: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
     (lambda: LoopThread(print), inside("_unstarted", lambda unstarted: unstarted.append(True))),
     (lambda: DeviceWorker("log", print), inside("_jobs", lambda jobs: jobs.append(("sync", print)))),
     (Lifetime, changed("ended", True)),
-    (lambda: EndWatch(CrashingStorage(), lambda: (0, 0)), changed("_callbacks", (print,))),
+    (lambda: TailWatch(CrashingStorage(), lambda: (0, 0)), changed("_callbacks", (print,))),
     (_signal, changed("wanted", False)),
     (_admission, changed("checkpoint_lsn", 6)),
     (_admission, changed("_failure", OSError())),

@@ -171,7 +171,7 @@ def test_refusals(logs: Path, run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "why"),
+    ("place", "detail"),
     [
         ("a@x", "'x' in 'LOGS/a@x' is not an LSN"),
         ("a@-1", "'-1' in 'LOGS/a@-1' is not an LSN"),
@@ -182,12 +182,12 @@ def test_refusals(logs: Path, run: Run) -> None:
         ("none@x", "'x' in 'LOGS/none@x' is not an LSN"),
     ],
 )
-def test_text_that_is_not_an_lsn_is_refused_as_such(place: str, why: str, logs: Path, run: Run) -> None:
+def test_text_that_is_not_an_lsn_is_refused_as_such(place: str, detail: str, logs: Path, run: Run) -> None:
     """Give something else after the @: exit 2, and a sentence with the given text, not about a missing log."""
     for places in ((f"{logs}/{place}", logs / "b"), (logs / "b", f"{logs}/{place}")):
         ran = run("diff", *places)
         assert (ran.code, ran.out) == (2, "")
-        assert why.replace("LOGS", str(logs)) in ran.err and "no log at" not in ran.err
+        assert detail.replace("LOGS", str(logs)) in ran.err and "no log at" not in ran.err
 
 
 @pytest.mark.parametrize("place", ["", "@", "@1"])

@@ -18,7 +18,7 @@ import walkit
 from walkit.cli import main
 from walkit.cli.interrupts import interrupts_kept
 from walkit.crashlab import SCENARIOS, Scenario
-from walkit.crashlab.oracle import Oracle
+from walkit.crashlab.crash_rules import Oracle
 
 ROOT = Path(__file__).resolve().parents[2]
 GUARD_S = 60.0

@@ -19,7 +19,7 @@ from bokeh.server.session import ServerSession
 from tornado.websocket import WebSocketClosedError, websocket_connect
 
 from scripts.browsing import Server
-from walkit.views.parts import is_news
+from walkit.views.base import is_news
 
 GUARD_S = 90.0
 

@@ -9,7 +9,7 @@ import pytest
 
 from walkit.demo.parts import FIRST_BETWEEN, SECOND_AT, cut
 from walkit.workload import OperationStream, flight_operations
-from walkit.workload.oracle import change_counts, expected_changes
+from walkit.workload.expected_state import change_counts, expected_changes
 
 if TYPE_CHECKING:
     import pandas as pd

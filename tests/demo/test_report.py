@@ -12,7 +12,7 @@ from walkit.demo import CHECKS, Check, DemoResult
 from walkit.demo.progress_printer import ProgressPrinter
 from walkit.demo.report import report_html, write_report
 from walkit.measure import FileSystemFacts, MachineFacts, Run, RunRecorder
-from walkit.workload.oracle import compare_states
+from walkit.workload.expected_state import compare_states
 
 RED = "sync means nothing here"
 

@@ -48,7 +48,7 @@ from walkit.demo.checks import (
 )
 from walkit.errors import MissingExtraError, OptionsError
 from walkit.measure import load
-from walkit.workload.oracle import Changes, change_counts, operation_table
+from walkit.workload.expected_state import Changes, change_counts, operation_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -18,9 +18,9 @@ from walkit.objects import payload_check
 from walkit.record import Link
 from walkit.storage import FileStorage
 from walkit.store import Store
+from walkit.views.background_jobs import Job
 from walkit.views.frame_pages import find_key, find_lsn, frame_around
 from walkit.views.inspector_parts import hit_rows, records_html
-from walkit.views.jobs import Job
 from walkit.views.log_outline import outline_of
 
 N = 40

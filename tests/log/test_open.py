@@ -30,7 +30,7 @@ from walkit.format.manifest import ManifestFile
 from walkit.format.segment import SegmentHeader
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage
-from walkit.models.passing import PassingFile, PassingStorage
+from walkit.models.wrapper import PassingFile, PassingStorage
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage
 from walkit.storage.interface import Buffer, OpenMode, Storage, StorageFile

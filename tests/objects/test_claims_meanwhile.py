@@ -13,9 +13,9 @@ import walkit
 from tests.objects.races import OPTIONS
 from tests.support.threads import Task
 from walkit.errors import CorruptionError, LogFencedError, LogNotFoundError, ObjectStoreError
+from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.entrance import folder_at
 from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims
-from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim
@@ -92,9 +92,9 @@ def test_a_claim_of_another_owner_is_not_dated(monkeypatch: pytest.MonkeyPatch) 
         assert [(c.first_lsn, c.owner) for c in log.claims()] == [(2, claims[1].owner.hex)]
 
 
-def ledger_of(base: MemoryObjectStore, epoch: int = 1) -> Ledger:
+def ledger_of(base: MemoryObjectStore, epoch: int = 1) -> ClaimsObject:
     reads = PatientReads(base, lambda: Patience(0))
-    return Ledger(reads, Claims.decode(base.get(CLAIMS_KEY).data).log_id, epoch, pace_s=0)
+    return ClaimsObject(reads, Claims.decode(base.get(CLAIMS_KEY).data).log_id, epoch, pace_s=0)
 
 
 def named(claims: Claims) -> Claims:
@@ -102,11 +102,11 @@ def named(claims: Claims) -> Claims:
     return replace(claims, files={"s": ("files/s", 1)}) if claims.epoch == 1 else claims
 
 
-def claimed(ledger: Ledger) -> Callable[[], None]:
+def claimed(claims_object: ClaimsObject) -> Callable[[], None]:
     """Return a change of the draft by a consumer."""
 
     def change() -> None:
-        ledger.draft = replace(ledger.draft, claims={"reader": "00"})
+        claims_object.draft = replace(claims_object.draft, claims={"reader": "00"})
 
     return change
 
@@ -122,19 +122,19 @@ def test_a_file_is_deleted_after_the_put_that_stops_naming_it(is_lost: bool) -> 
     def plan(request: ObjectRequest) -> ObjectFault | None:
         return fails.pop() if is_armed and fails and request.method == "put_if_match" else None
 
-    ledger = ledger_of(base.client(plan))
+    claims_object = ledger_of(base.client(plan))
     base.put_if_absent("files/s", b"s")
-    ledger.ready["s"] = ("files/s", 1)
-    ledger.in_turn(lambda: setattr(ledger, "draft", named(ledger.draft)))
+    claims_object.ready["s"] = ("files/s", 1)
+    claims_object.in_turn(lambda: setattr(claims_object, "draft", named(claims_object.draft)))
 
     def drop() -> None:
-        ledger.draft = replace(ledger.draft, files={})
-        ledger.drop_ready(["s"])
+        claims_object.draft = replace(claims_object.draft, files={})
+        claims_object.drop_ready(["s"])
         assert "files/s" in base.objects.held
 
     is_armed = True
     with pytest.raises(ObjectStoreError) if is_lost else nullcontext():
-        ledger.in_turn(drop)
+        claims_object.in_turn(drop)
     assert ("files/s" in base.objects.held) == is_lost
 
 
@@ -165,11 +165,11 @@ def test_a_flush_waits_for_a_change_that_another_turn_has_taken() -> None:
         assert go.wait(20)
         return ObjectFault(before=ObjectStoreError)
 
-    ledger = ledger_of(base.client(plan))
-    ledger.later(named)
-    other = Task(ledger.in_turn, claimed(ledger))
+    claims_object = ledger_of(base.client(plan))
+    claims_object.later(named)
+    other = Task(claims_object.in_turn, claimed(claims_object))
     assert under_way.wait(20)
-    flushed = Task(ledger.flush)
+    flushed = Task(claims_object.flush)
     go.set()
     with pytest.raises(ObjectStoreError):
         other.result()
@@ -181,12 +181,12 @@ def test_a_flush_of_a_fenced_writer_fails_though_a_claim_took_its_change() -> No
     """Open again between a writer's change and a turn of its claims: the change is left out, and the flush fails."""
     base = MemoryObjectStore()
     walkit.open(base).close()
-    ledger = ledger_of(base)
-    ledger.later(named)
+    claims_object = ledger_of(base)
+    claims_object.later(named)
     walkit.open(base).close()
-    ledger.in_turn(claimed(ledger))
+    claims_object.in_turn(claimed(claims_object))
     with pytest.raises(LogFencedError):
-        ledger.flush()
+        claims_object.flush()
     assert not Claims.decode(base.get(CLAIMS_KEY).data).files
 
 

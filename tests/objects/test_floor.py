@@ -40,9 +40,9 @@ from walkit.errors import (
     ObjectUnknownError,
     WalkitError,
 )
+from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.entrance import folder_at
 from walkit.objects.layout import CLAIMS_KEY, MANIFEST_KEY, Claims, fences_of, number_of_key
-from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.verify import examine_objects
 from walkit.objects.view import ObjectEnd
@@ -446,15 +446,18 @@ def test_a_turn_whose_change_raises_keeps_nothing_of_it() -> None:
     base = MemoryObjectStore()
     walkit.open(base, options=OPTIONS).close()
     before = base.get(CLAIMS_KEY)
-    ledger = Ledger(reads_of(base), Claims.decode(before.data).log_id)
+    claims_object = ClaimsObject(reads_of(base), Claims.decode(before.data).log_id)
 
     def spoil() -> None:
-        ledger.draft = replace(ledger.draft, low_watermark=99)
+        claims_object.draft = replace(claims_object.draft, low_watermark=99)
         raise ValueError("no")
 
     with pytest.raises(ValueError, match="no"):
-        ledger.in_turn(spoil)
-    assert base.get(CLAIMS_KEY) == before and ledger.in_turn(lambda: ledger.draft.low_watermark) == 0
+        claims_object.in_turn(spoil)
+    assert (
+        base.get(CLAIMS_KEY) == before
+        and claims_object.in_turn(lambda: claims_object.draft.low_watermark) == 0
+    )
 
 
 def test_a_compacted_log_is_read_as_before_and_an_older_view_ends_in_a_gap(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ ONE = LagSeries(
     ms=np.array([0.0, 250.0, np.nan, 3.0]),
 )
 BARS = (
-    StateBar(lane="<one>", state="connecting", start_s=0.0, end_s=1.0, why="cut <off>"),
+    StateBar(lane="<one>", state="connecting", start_s=0.0, end_s=1.0, detail="cut <off>"),
     StateBar(lane="<one>", state="streaming", start_s=1.0, end_s=3.0),
     StateBar(lane="two", state="killed", start_s=0.5, end_s=2.5),
 )

@@ -182,7 +182,7 @@ def test_hostile_bodies_give_rows_or_a_reason(data: bytes, at: int) -> None:
     header = FrameHeader.parse(frame)
     begin = FRAME_HEADER_BYTES + min(at, BODY.stored_bytes)
     hostile = frame[:begin] + data[: FRAME_HEADER_BYTES + BODY.stored_bytes - begin]
-    rows, why = records_left(header, hostile)
+    rows, detail = records_left(header, hostile)
     rows.validate(full=True)
-    assert len(rows) == 3 or why
+    assert len(rows) == 3 or detail
     assert all(7 <= lsn <= 12 for lsn in rows.column("lsn").to_pylist())

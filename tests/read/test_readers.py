@@ -17,7 +17,7 @@ from tests.support.threads import GUARD_S, Task
 from walkit import GapError
 from walkit.errors import CorruptionError, LogClosedError, LogNotFoundError
 from walkit.models import CrashingStorage
-from walkit.models.passing import PassingStorage
+from walkit.models.wrapper import PassingStorage
 from walkit.read import reader as logreader
 from walkit.segments.manifest_store import load_manifest
 from walkit.storage.interface import OpenMode, Storage, StorageFile

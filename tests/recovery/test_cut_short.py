@@ -112,8 +112,8 @@ def test_salvage_keeps_the_rest_and_reports_a_possible_loss(where: str) -> None:
     report = walkit.repair(image, policy="salvage")
     assert (dry.lost, dry.end_position) == (report.lost, report.end_position)
     (lost,) = report.lost
-    why = "is missing" if where == "the file" else "cut short"
-    assert not report.ok and lost.segment == name and why in lost.reason and lost.lsns == 0
+    detail = "is missing" if where == "the file" else "cut short"
+    assert not report.ok and lost.segment == name and detail in lost.reason and lost.lsns == 0
     left = lost.first_lsn - 1
     assert left == {"the last frame": 59, "within the last frame": 59, "several frames": 40}.get(
         where, header.first_lsn - 1 if (CUTS[where](end, size) or 0) <= SEGMENT_HEADER_BYTES else 60

@@ -201,7 +201,7 @@ def test_a_damaged_snapshot_is_not_given_to_replicas(tmp_path: Path, all_of_them
             path.write_bytes(data)
         with Primary(store) as primary, follower(tmp_path / "r", primary) as replica:
             if all_of_them:
-                until(lambda: "snapshot" in replica.status().why, "the reason at the replica")
+                until(lambda: "snapshot" in replica.status().detail, "the reason at the replica")
                 assert "LSN 60" in primary.status().trouble or "LSN 120" in primary.status().trouble
                 assert not replica.log.durable_lsn
                 return
@@ -363,7 +363,7 @@ def test_a_full_disk_within_the_switch_is_tried_again(
         Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica,
     ):
         until(lambda: bool(faults) and faults[0].hits > 2, "the full disk")
-        until(lambda: "ENOSPC" in replica.status().why, "the reason")
+        until(lambda: "ENOSPC" in replica.status().detail, "the reason")
         status = replica.status()
         assert status.state == "connecting" and status.error is None
         waiting = Task(lambda: replica.wait_for(60, WAIT_S))

@@ -43,9 +43,9 @@ from walkit.replication.core.actions import (
     SubscriberStep,
 )
 from walkit.replication.core.subscriber import Subscriber
-from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.plan_check import FREE_LEFT_BYTES, gather_plan
 from walkit.replication.logs.source import StoredSource
+from walkit.replication.logs.tail_watch import TailWatch
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import (
@@ -255,7 +255,7 @@ def test_a_ready_bootstrap_without_a_part_is_fetched_again(tmp_path: Path, numbe
 
 def test_a_watch_whose_thread_could_not_start_watches_later(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refuse the thread of a watch once, then add again: the second callback is called."""
-    watch, told = EndWatch(CrashingStorage(), lambda: (next(ends), 0)), threading.Event()
+    watch, told = TailWatch(CrashingStorage(), lambda: (next(ends), 0)), threading.Event()
     ends = iter(range(1 << 60))
 
     def refused(_: LogThread) -> None:

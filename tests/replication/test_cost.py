@@ -16,8 +16,8 @@ from tests.replication.frame_history import History, whole
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
-from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.source import OpenSource, StoredSource
+from walkit.replication.logs.tail_watch import TailWatch
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.shared_runs import KEPT_BYTES, SharedRuns
 from walkit.replication.protocol import walkit_pb2
@@ -168,7 +168,7 @@ def test_a_log_that_cannot_be_read_is_news_too() -> None:
             raise walkit.errors.LogNotFoundError("gone")
         return 1, 64
 
-    watch = EndWatch(CrashingStorage(), durable)
+    watch = TailWatch(CrashingStorage(), durable)
     end = watch.add(calls.release)
     failing.set()
     assert calls.acquire(timeout=WAIT_S)

@@ -107,7 +107,7 @@ def test_content_that_cannot_be_ends_in_a_state_with_its_error(what: str, tmp_pa
         assert pickle.loads(pickle.dumps(caught.value)).field == field
         status = replica.status()
         assert (status.state, status.error, status.reason) == ("failed", str(caught.value), "failure")
-        assert status.why == status.error and status.stalled_s is not None
+        assert status.detail == status.error and status.stalled_s is not None
         assert (status.lag_records, status.lag_bytes, status.lag_ms) == (None, None, None)
         assert replica.error is caught.value
         until(lambda: any(name == "walkit.replica.fail" for name, _ in events), "the event")
@@ -416,5 +416,5 @@ def test_a_replica_that_gets_no_thread_to_receive_tries_again(
     refused = refuse_threads(monkeypatch, "walkit-replica-receiver", once=True)
     with Primary(log) as primary, Replica(CrashingStorage(), primary.address, backoff=quick()) as replica:
         replica.wait_for(1, WAIT_S)
-        assert any("can't start new thread" in span.why for span in replica.status().history)
+        assert any("can't start new thread" in span.detail for span in replica.status().history)
     assert refused.is_set()

@@ -231,7 +231,7 @@ def test_replicas_leave_claims_for_other_consumers(tmp_path: Path) -> None:
             owner = uuid.uuid4()
             walkit.claim(tmp_path / "p", owner.hex, 1, owner=owner)
         with Replica(tmp_path / "r", primary.address) as replica:
-            until(lambda: "48 replicas" in replica.status().why, "the refusal")
+            until(lambda: "48 replicas" in replica.status().detail, "the refusal")
             until(lambda: "48 replicas" in primary.status().trouble, "the trouble")
             walkit.copy(tmp_path / "p", tmp_path / "backup")
             for n in range(CLAIMS_MAX - HOLDS):

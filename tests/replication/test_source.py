@@ -18,7 +18,7 @@ from walkit.errors import CorruptionError
 from walkit.format.layout import SegmentFlag
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.models import CrashingStorage
-from walkit.models.passing import PassingStorage
+from walkit.models.wrapper import PassingStorage
 from walkit.read.view import LogView
 from walkit.replication import Primary, Replica
 from walkit.replication.logs.source import OpenSource, StoredSource, end_at, primary_state_of, source_of

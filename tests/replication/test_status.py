@@ -73,7 +73,7 @@ def test_a_closed_log_shows_in_the_status_of_both_sides(tmp_path: Path) -> None:
     ):
         late.stop()
         log.append_many([bytes(900)] * 200)
-        assert primary.status().state == "serving" and primary.status().why == ""
+        assert primary.status().state == "serving" and primary.status().detail == ""
         log.close()
         end = load_manifest(FileStorage(str(tmp_path / "p"))).end
         until(lambda: replica.status().reason == "closed", "the primary's last word")
@@ -82,12 +82,12 @@ def test_a_closed_log_shows_in_the_status_of_both_sides(tmp_path: Path) -> None:
             other.append_many([b"of another opening"] * 10)
             status = replica.status()
             assert status.state == "connecting" and lag_of(status) == NO_LAG
-            assert "was closed" in status.why and "was closed" in status.trouble
+            assert "was closed" in status.detail and "was closed" in status.trouble
             assert status.stalled_s is not None and f"LSN {end.last_lsn:,}" in status.line()
             assert "was closed" in status._repr_html_()
             closed = primary.status()
             assert (closed.state, closed.durable_lsn) == ("closed", end.last_lsn)
-            assert "was closed" in closed.why and "was closed" in closed._repr_html_()
+            assert "was closed" in closed.detail and "was closed" in closed._repr_html_()
             with Replica(tmp_path / "late", primary.address, backoff=quick()) as again:
                 until(lambda: again.status().reason == "closed", "the refusal")
                 assert (again.status().lsn, again.status().source_lsn) == (0, None)
@@ -152,7 +152,7 @@ def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
             acked_lsn=0,
             in_flight_bytes=0,
             state="streaming",
-            why="",
+            detail="",
             state_s=0.0,
             history=(),
             **lag,
@@ -163,10 +163,10 @@ def test_what_is_not_known_of_a_peer_is_absent_after_the_wire() -> None:
             (ClaimFact(name="c", state="damaged", fault="!", label="r"),),
         ):
             status = PrimaryStatus(
-                address="a", state="absent", why="w\udcff\x1b", durable_lsn=1, durable_position=2,
+                address="a", state="absent", detail="w\udcff\x1b", durable_lsn=1, durable_position=2,
                 followers=(follower,), delta_readers=(reader,), claims=claims, acks=acks if claims else None,
             )  # fmt: skip
-            assert decode_status(encode_status(status)) == replace(status, why="w\\udcff ")
+            assert decode_status(encode_status(status)) == replace(status, detail="w\\udcff ")
             assert ("\nwalkit_peer_lag_records{" in prometheus_text(status.metrics())) == (lag is known)
             assert str(status)
     for at in range(len(data := encode_status(status))):
@@ -189,12 +189,16 @@ def test_a_lag_is_known_only_with_contact(tmp_path: Path) -> None:
         with replica:
             until(lambda: replica.status().state == "streaming", "the first contact")
             assert lag_of(replica.status()) == (0, 0, 0.0)
-            assert (replica.status().why, replica.status().stalled_s) == ("", None)
+            assert (replica.status().detail, replica.status().stalled_s) == ("", None)
             log.append(b"x")
             replica.wait_for(1, WAIT_S)
             until(lambda: [lag_of(f) for f in primary.status().followers] == [(0, 0, 0.0)], "the last ack")
             (follower,) = primary.status().followers
-            assert (follower.state, follower.why, follower.history[0].state) == ("streaming", "", "greeting")
+            assert (follower.state, follower.detail, follower.history[0].state) == (
+                "streaming",
+                "",
+                "greeting",
+            )
             assert follower.state_s >= 0 and f"{follower.id}  streaming" in primary.status()._repr_html_()
             primary.stop()
             until(lambda: replica.status().state == "connecting", "the end of the contact")
@@ -230,24 +234,24 @@ def test_silence_and_missing_frames_are_told_with_their_time() -> None:
 
     core = Subscriber("r")
     core.start(100)
-    assert status(200).why == "there:1 has not answered yet" and status(200).stalled_s == 0.1
+    assert status(200).detail == "there:1 has not answered yet" and status(200).stalled_s == 0.1
     core.connected(300)
     core.receive(
         Welcome(version=4, log_id=5, created_us=0, ack_order="append", source_lsn=0, source_position=0), 400
     )
-    assert lag_of(status(400 + CONTACT_MS)) == (0, 0, 0.0) and status(400 + CONTACT_MS).why == ""
+    assert lag_of(status(400 + CONTACT_MS)) == (0, 0, 0.0) and status(400 + CONTACT_MS).detail == ""
     silent = status(401 + CONTACT_MS)
     assert (silent.state, lag_of(silent)) == ("streaming", NO_LAG)
-    assert silent.why == "the primary is connected and says nothing"
+    assert silent.detail == "the primary is connected and says nothing"
     assert silent.stalled_s == (1 + CONTACT_MS) / 1000
     assert lag_of(status(401 + CONTACT_MS, waiting=True)) == (0, 0, 0.0)
     beat = Heartbeat(sent_position=0, source_lsn=7, source_position=700)
     core.receive(beat, 50_000)
-    assert (status(50_000).state, status(50_000).why) == ("streaming", "")
+    assert (status(50_000).state, status(50_000).detail) == ("streaming", "")
     core.receive(beat, 50_000 + STALL_MS)
     assert status(50_000 + STALL_MS).state == "catching up"
     late = status(50_001 + STALL_MS)
-    assert late.why == "the frames that are missing have not come"
+    assert late.detail == "the frames that are missing have not come"
     assert late.stalled_s == pytest.approx((1 + STALL_MS) / 1000)
     assert lag_of(late) == (7, 700, 1 + STALL_MS)
     core.receive(Refusal(reason="unheard of", message="no"), 60_000)
@@ -299,8 +303,8 @@ def test_a_log_of_level_none_is_refused_by_path_too(tmp_path: Path) -> None:
         with walkit.open(path, options=walkit.LogOptions(durability="none")) as log:
             log.append(b"y")
             until(lambda: replica.status().reason == "level", "the end of the session")
-            assert "durability='none': " in replica.status().why
-            assert primary.status().state == "failed" and "durability='none': " in primary.status().why
+            assert "durability='none': " in replica.status().detail
+            assert primary.status().state == "failed" and "durability='none': " in primary.status().detail
         with walkit.open(path):
             replica.wait_for(2, WAIT_S)
             assert primary.status().state == "serving", primary.status()
@@ -338,7 +342,7 @@ def test_a_log_that_goes_away_is_absent_and_one_that_is_damaged_failed(
         until(lambda: replica.status().reason == "absent", "the word to the replica")
         (tmp_path / "p").mkdir()
         manifest.write_bytes(good[:40])
-        until(lambda: "CorruptionError" in primary.status().why, "the part of it")
+        until(lambda: "CorruptionError" in primary.status().detail, "the part of it")
         assert (primary.status().state, primary.error) == ("absent", None)
         manifest.unlink()
         away.rename(tmp_path / "p")

@@ -23,7 +23,7 @@ TRIMMER = "walkit.log.trim:Trimmer"
 MAINTENANCE = "walkit.replication.delta.maintenance:ReaderMaintenance"
 IMPORTED = "walkit.replication.logs.imported_segments:ImportedSegments"
 EVIDENCE = Path(__file__).parents[2] / "docs/evidence/world-mutants.json"
-LEDGER = "walkit.objects.ledger:Ledger"
+LEDGER = "walkit.objects.claims_object:Ledger"
 FEED = "walkit.replication.delta.feed:DeltaFeed"
 
 

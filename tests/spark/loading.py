@@ -15,7 +15,7 @@ from tests.support.histories import Row
 from walkit.record import RECORD_SCHEMA
 from walkit.spark.options import read_options
 from walkit.spark.scan import Scan, plan_log
-from walkit.spark.times import within_times
+from walkit.spark.time_bounds import within_times
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -20,7 +20,7 @@ from tests.spark.test_spark_stream import append, batches_of, filled
 from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, write
 from tests.support.object_servers import SECRET, OddS3, moto_bucket
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT
-from walkit.spark.many_stream import ManyStreamReader
+from walkit.spark.multi_log_stream import ManyStreamReader
 from walkit.spark.object_log import lsn_at
 from walkit.spark.options import read_options
 from walkit.spark.scan import plan_log

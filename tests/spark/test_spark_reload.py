@@ -25,9 +25,9 @@ from tests.support.histories import diff_of, newest_of, random_rows, write
 from walkit.errors import HistoryTrimmedError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import changes, diff, replay
-from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.facts import TOUCHED_KEY
 from walkit.spark.loads import Load
+from walkit.spark.record_filter import newest_up_to, of_keys
 from walkit.state import DIFF_SCHEMA
 from walkit.store import Store
 

@@ -15,12 +15,12 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
 import walkit
 from walkit.spark.columns import RECORD_STRUCT
-from walkit.spark.many_stream import ManyStreamReader
+from walkit.spark.multi_log_stream import ManyStreamReader
 from walkit.spark.options import read_options
 from walkit.spark.scan import plan_log
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.stream_offset import StreamOffset
-from walkit.spark.times import within_times
+from walkit.spark.time_bounds import within_times
 
 
 @pytest.fixture(params=["folder", "objects"])

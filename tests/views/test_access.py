@@ -60,7 +60,7 @@ def test_an_address_on_the_command_line(command: list[str], elsewhere: bool) -> 
 
 
 @pytest.mark.parametrize(
-    ("listening", "peers", "command", "user", "why"),
+    ("listening", "peers", "command", "user", "detail"),
     [
         (HERE, NEAR, PLAIN, None, None),
         ((), (), PLAIN, None, None),
@@ -76,11 +76,15 @@ def test_an_address_on_the_command_line(command: list[str], elsewhere: bool) -> 
     ],
 )
 def test_who_is_refused(
-    listening: tuple[str, ...], peers: tuple[str, ...], command: list[str], user: str | None, why: str | None
+    listening: tuple[str, ...],
+    peers: tuple[str, ...],
+    command: list[str],
+    user: str | None,
+    detail: str | None,
 ) -> None:
     """Where it listens, who is connected, what the command named, and whether a password was given."""
     said = why_refused(Sockets(listening, peers), command, user)
-    assert said is None if why is None else said is not None and why in said
+    assert said is None if detail is None else said is not None and detail in said
 
 
 def test_sockets_are_found_and_left_as_they_are() -> None:

@@ -15,6 +15,7 @@ import pytest
 import walkit
 from tests.views.waiting import until
 from walkit.views import Shell
+from walkit.views.background_jobs import Job, JobCancelledError
 from walkit.views.frame_pages import (
     PAGE_FRAMES,
     find_key,
@@ -24,7 +25,6 @@ from walkit.views.frame_pages import (
     page_before,
     page_from,
 )
-from walkit.views.jobs import Job, JobCancelledError
 from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
@@ -108,7 +108,7 @@ def test_a_record_is_found_by_its_lsn(log: Path, lsn: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("find", "why"),
+    ("find", "detail"),
     [
         (lambda o, j: find_lsn(o, RECORDS + 1, j), "lsn=901: no frame has it: LSN 1 to 900 can be read"),
         (lambda o, j: frame_around(o, 10**15, j), "no segment has it; they reach from 0"),
@@ -117,10 +117,10 @@ def test_a_record_is_found_by_its_lsn(log: Path, lsn: int) -> None:
     ids=["lsn", "position", "time"],
 )
 def test_a_missing_target_is_an_error_with_the_range(
-    log: Path, find: Callable[[object, Job], object], why: str
+    log: Path, find: Callable[[object, Job], object], detail: str
 ) -> None:
     """Beyond the end by LSN, position and time: OptionsError with the reason."""
-    with pytest.raises(walkit.OptionsError, match=why):
+    with pytest.raises(walkit.OptionsError, match=detail):
         find(outline_of(log), Job("test"))
 
 
@@ -323,13 +323,13 @@ def test_a_path_that_may_not_be_looked_at_is_a_sentence(shell: Shell, log: Path)
     (root / "empty").mkdir()
     (root / "empty" / "thing").touch()
     page = inspector(shell)
-    for text, why in UNSEEN:
+    for text, detail in UNSEEN:
         page.restore({"log": "log"})
         read(page)
         assert page.outline is not None and page.body.visible
         page.restore({"log": text, "position": "5"})
         read(page)
-        assert why in page.status.object.replace("&#x27;", "'"), text[:20]
+        assert detail in page.status.object.replace("&#x27;", "'"), text[:20]
         assert "role='alert'" in page.status.object
         assert page.outline is None
         assert not page.body.visible

@@ -18,8 +18,8 @@ from tests.plots.test_figures import make_run
 from walkit.errors import MissingExtraError
 from walkit.measure import LatencyHistogram, RunEvent
 from walkit.views import LiveView, LogSource, Point, Reading, live, recorded, sources
+from walkit.views.base import numbers_html, pn, sentence_html
 from walkit.views.history import detail_of
-from walkit.views.parts import numbers_html, pn, sentence_html
 
 
 def curves(view: LiveView) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:

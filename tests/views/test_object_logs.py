@@ -14,6 +14,7 @@ from tests.views.waiting import until
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.storage.address import StorageOptions
 from walkit.views import Shell, given
+from walkit.views.background_jobs import Job
 from walkit.views.frame_pages import (
     PAGE_FRAMES,
     FramePage,
@@ -24,7 +25,6 @@ from walkit.views.frame_pages import (
     page_from,
 )
 from walkit.views.inspector_parts import logs_below
-from walkit.views.jobs import Job
 from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
@@ -120,7 +120,7 @@ def test_inspector_opens_a_url_and_changes_nothing(shell: Shell, root: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("url", "why"),
+    ("url", "detail"),
     [
         ("objects:nothing", "there is no such file or folder"),
         ("objects:folder", "the log there is folder"),
@@ -131,10 +131,10 @@ def test_inspector_opens_a_url_and_changes_nothing(shell: Shell, root: Path) -> 
         ("s3://key:secret@bucket/a", "s3://BUCKET/FOLDER"),
     ],
 )
-def test_wrong_url_is_refused_in_a_sentence(shell: Shell, url: str, why: str) -> None:
+def test_wrong_url_is_refused_in_a_sentence(shell: Shell, url: str, detail: str) -> None:
     """Type wrong URLs: the page has the reason, without a log and without credentials."""
     page = inspector(shell, url)
-    assert why in page.status.object and "role='alert'" in page.status.object
+    assert detail in page.status.object and "role='alert'" in page.status.object
     assert page.outline is None and "secret" not in page.status.object
 
 

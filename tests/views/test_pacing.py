@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from bokeh.document import Document
 
-from walkit.views.parts import pn
+from walkit.views.base import pn
 from walkit.views.shell import PERIOD_MAX_S, PERIOD_MIN_S, REST, Pace
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from walkit.errors import OptionsError
 from walkit.measure import FrameSample, LatencyHistogram, RunEvent
-from walkit.measure.condensed import FINE_EDGES_NS
+from walkit.measure.downsampled import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
 from walkit.views.load_controls import DEFAULTS, PRESETS, LoadControls

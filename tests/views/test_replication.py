@@ -28,11 +28,11 @@ from walkit.workload.replicated import PacedLoad, ReplicatedChild
 WAIT_S = 60.0
 
 
-def until(what: Callable[[], object], why: str) -> None:
+def until(what: Callable[[], object], detail: str) -> None:
     """Wait until it is true."""
     deadline = time.monotonic() + WAIT_S
     while not what():
-        assert time.monotonic() < deadline, why
+        assert time.monotonic() < deadline, detail
         time.sleep(0.02)
 
 
@@ -234,7 +234,7 @@ def test_what_is_remembered_is_bounded() -> None:
     for n in range(10_000):
         now = 1_000.0 + n
         history.note_lag(now, {"lag_records": n, "lag_bytes": n, "lag_ms": None})
-        span = {"state": "streaming", "since": now, "until": None, "why": ""}
+        span = {"state": "streaming", "since": now, "until": None, "detail": ""}
         history.take({"clock_s": now, "status": {"history": [span]}})
         if n % 10 == 0:
             history.end("killed", now)

@@ -216,7 +216,7 @@ def test_what_cannot_be_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
     (tmp_path / "links" / "run.parquet").symlink_to(outside / "slow.parquet")
     shutil.copy(outside / "slow.parquet", tmp_path / "slow.parquet")
     page = runs_of(shell)
-    for text, why in (
+    for text, detail in (
         (f"../{outside.name}", "it is outside the data root"),
         ("links", "is a link that leads out of the data root"),
         ("nothing", "there is no such file or folder"),
@@ -225,7 +225,7 @@ def test_what_cannot_be_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
         page.folder.value = text
         page.open.clicks += 1
         settled(page)
-        assert why in page.status.object
+        assert detail in page.status.object
         assert "role='alert'" in page.status.object
         assert page.entries == ()
     page.folder.value = "slow.parquet"

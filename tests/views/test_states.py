@@ -13,7 +13,7 @@ from tests.views.waiting import until
 from walkit.plots import StateLane, alt_text, states_timeline
 from walkit.views import Shell
 from walkit.views import page_states as lab
-from walkit.views.jobs import Job, JobCancelledError
+from walkit.views.background_jobs import Job, JobCancelledError
 from walkit.views.log_outline import outline_of
 from walkit.views.page import make_shell
 from walkit.views.page_inspector import InspectorPage
@@ -156,12 +156,12 @@ def test_a_trimmed_history_is_a_sentence(shell: Shell, tmp_path: Path) -> None:
     assert page.table.rows == []
 
 
-@pytest.mark.parametrize(("path", "why"), [("../", "outside the data root"), ("nothing", "no such file")])
-def test_what_may_not_be_looked_at_is_a_sentence(shell: Shell, path: str, why: str) -> None:
+@pytest.mark.parametrize(("path", "detail"), [("../", "outside the data root"), ("nothing", "no such file")])
+def test_what_may_not_be_looked_at_is_a_sentence(shell: Shell, path: str, detail: str) -> None:
     """Name a path outside the root, and one that is not there, as either log: the page shows the reason."""
     for query in (f"&log={path}", f"&log=log&second={path}"):
         page = states(shell, query)
-        assert why in page.status.object
+        assert detail in page.status.object
         assert not page.body.visible
 
 

@@ -14,9 +14,9 @@ import pytest
 
 from tests.support.invariants import changed, inside
 from walkit.errors import WalkitError
+from walkit.views.background_jobs import Job, Jobs, Looking
 from walkit.views.fault_lab import FaultLab, FaultReport, Killed, Outcome, RecoveryLab, Refusal
 from walkit.views.history import History, Point
-from walkit.views.jobs import Job, Jobs, Looking
 from walkit.views.page_replication import ReplicaHistory, ReplicationLab
 from walkit.views.session import Session, Shelf
 
@@ -29,7 +29,7 @@ def _history() -> History:
 
 def _lives() -> ReplicaHistory:
     lives = ReplicaHistory("replica 1", 0.0)
-    span = {"state": "streaming", "since": 1.0, "until": None, "why": ""}
+    span = {"state": "streaming", "since": 1.0, "until": None, "detail": ""}
     lives.take({"status": {"history": [span]}})
     lives.end("killed", 2.0)
     return lives

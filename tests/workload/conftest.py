@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from walkit.workload.expected_state import operation_table
 from walkit.workload.flights import flight_operations, load_flights
 from walkit.workload.operations import OperationStream
-from walkit.workload.oracle import operation_table
 
 if TYPE_CHECKING:
     import pandas as pd

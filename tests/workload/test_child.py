@@ -37,7 +37,7 @@ from walkit.workload.child_process import (
     options_from,
     plain_options,
 )
-from walkit.workload.oracle import check_recovered
+from walkit.workload.expected_state import check_recovered
 from walkit.workload.process import TalkingChild
 from walkit.workload.role import ORPHANED, LineReporter
 from walkit.workload.stream_ipc import stream_from_ipc, stream_to_ipc

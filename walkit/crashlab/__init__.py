@@ -14,13 +14,13 @@ from walkit._internal.arrow import load as _load
 if TYPE_CHECKING:
     from walkit.crashlab import museum as museum
     from walkit.crashlab.coverage import COVERAGE as COVERAGE
+    from walkit.crashlab.crash_rules import RULES as RULES
     from walkit.crashlab.exploration import Exploration as Exploration
     from walkit.crashlab.exploration import PointResult as PointResult
     from walkit.crashlab.exploration import Violation as Violation
     from walkit.crashlab.explorer import explore as explore
     from walkit.crashlab.explorer import replay as replay
     from walkit.crashlab.mutant import Mutant as Mutant
-    from walkit.crashlab.oracle import RULES as RULES
     from walkit.crashlab.profiles import PROFILES as PROFILES
     from walkit.crashlab.profiles import Profile as Profile
     from walkit.crashlab.scenarios import SCENARIOS as SCENARIOS
@@ -33,7 +33,7 @@ _HOMES = {
     "exploration": ("Exploration", "PointResult", "Violation"),
     "explorer": ("explore", "replay"),
     "mutant": ("Mutant",),
-    "oracle": ("RULES",),
+    "crash_rules": ("RULES",),
     "profiles": ("PROFILES", "Profile"),
     "coverage": ("COVERAGE",),
     "scenarios": ("SCENARIOS", "Scenario"),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from walkit.config import Retention
-from walkit.crashlab.oracle import quiet
+from walkit.crashlab.crash_rules import quiet
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.format.layout import SEGMENT_HEADER_BYTES

@@ -10,7 +10,7 @@ from typing import Any
 from walkit._internal.html import Markup, tag
 from walkit._internal.report import Cells, TableReport
 from walkit._internal.text import counted
-from walkit.crashlab.ledger import Promise
+from walkit.crashlab.promises import Promise
 from walkit.models import CrashingStorage
 
 SHOWN_LINES = 12

@@ -14,10 +14,10 @@ from collections.abc import Callable
 from walkit._internal.arguments import check_progress, check_whole
 from walkit._internal.progress import progress_bar
 from walkit.crashlab.coverage import names_in, seen_in
+from walkit.crashlab.crash_rules import BrokenRuleError, Oracle
 from walkit.crashlab.crash_states import CrashStates
 from walkit.crashlab.exploration import Exploration, PointResult, Violation
 from walkit.crashlab.mutant import applied_mutant
-from walkit.crashlab.oracle import BrokenRuleError, Oracle
 from walkit.crashlab.profiles import Profile, profile_of
 from walkit.crashlab.recording import CrashPoint, RecordingStorage
 from walkit.crashlab.scenarios import Scenario, scenario_of

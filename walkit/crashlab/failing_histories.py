@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from walkit.config import Retention, StoreOptions
+from walkit.crashlab.crash_rules import quiet
 from walkit.crashlab.failing_script import FailingScript
-from walkit.crashlab.oracle import quiet
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.wal import WriteAheadLog

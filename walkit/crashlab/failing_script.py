@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from walkit.commit.ticket import Ticket
 from walkit.compaction.report import CompactionReport
-from walkit.crashlab.ledger import Row
-from walkit.crashlab.oracle import Oracle
+from walkit.crashlab.crash_rules import Oracle
+from walkit.crashlab.promises import Row
 from walkit.crashlab.script import Script
 from walkit.errors import (
     CommitFailedError,

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Literal, TypeAlias
 
 from walkit.config import LogOptions, Retention
+from walkit.crashlab.crash_rules import Oracle
 from walkit.crashlab.failing_histories import (
     consuming,
     damaged,
@@ -25,7 +26,6 @@ from walkit.crashlab.failing_histories import (
     writing,
 )
 from walkit.crashlab.failing_script import FailingScript
-from walkit.crashlab.oracle import Oracle
 from walkit.crashlab.recording import CHANGES, describe
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script

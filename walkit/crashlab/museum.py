@@ -21,7 +21,7 @@ from walkit.format import frame as frame_format
 from walkit.log.trim import Trimmer
 from walkit.models import FaultyStorage
 from walkit.models.faults import OperationName
-from walkit.models.passing import PassingFile
+from walkit.models.wrapper import PassingFile
 from walkit.recovery import apply, decision, log_scan
 from walkit.recovery.decision import Decision
 from walkit.segments import manifest_store, rewrite

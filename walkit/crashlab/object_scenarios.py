@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from walkit.commit.policy import OneRecordPerFrame
 from walkit.crashlab.consumer_scenarios import move, release, take
-from walkit.crashlab.ledger import Promise, Row
-from walkit.crashlab.oracle import PROBE, BrokenRuleError, Oracle, quiet
+from walkit.crashlab.crash_rules import PROBE, BrokenRuleError, Oracle, quiet
+from walkit.crashlab.promises import Promise, Row
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script
 from walkit.errors import CommitFailedError, LogFencedError

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from walkit._internal.locks import once
-from walkit.crashlab.ledger import Ledger, Promise
+from walkit.crashlab.promises import Ledger, Promise
 from walkit.crashlab.turns import Turns
 from walkit.errors import StorageError
 from walkit.models import CrashingStorage, FaultyStorage

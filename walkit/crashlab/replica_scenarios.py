@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from walkit.config import LogOptions
 from walkit.copier.gathering import Gathering
+from walkit.crashlab.crash_rules import PROBE, BrokenRuleError, Oracle, quiet
 from walkit.crashlab.failing_script import FailingScript
 from walkit.crashlab.fault_scenarios import OTHERS, Target, failing_scenario
-from walkit.crashlab.ledger import Promise, Row
-from walkit.crashlab.oracle import PROBE, BrokenRuleError, Oracle, quiet
+from walkit.crashlab.promises import Promise, Row
 from walkit.crashlab.scenario import Scenario
 from walkit.crashlab.script import Script
 from walkit.events import EventSink
@@ -22,9 +22,9 @@ from walkit.models import CrashingStorage
 from walkit.objects.entrance import open_log
 from walkit.record import Kind
 from walkit.recovery.verify import verify
+from walkit.replication.logs.folder_role import is_promoted
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.plan_check import gather_plan
-from walkit.replication.logs.role import is_promoted
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
 from walkit.replication.primary.frame_reader import FrameReader

@@ -9,9 +9,9 @@ from dataclasses import replace
 from walkit.config import RecoveryPolicy
 from walkit.copier.log_copy import copy_into
 from walkit.crashlab.consumer_scenarios import FRAME_BYTES
+from walkit.crashlab.crash_rules import passes_holes, quiet
 from walkit.crashlab.failing_script import FailingScript
-from walkit.crashlab.ledger import Ledger
-from walkit.crashlab.oracle import passes_holes, quiet
+from walkit.crashlab.promises import Ledger
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.scenario import SMALL, Scenario
 from walkit.crashlab.script import Script

@@ -10,7 +10,7 @@ from queue import SimpleQueue
 
 from walkit._internal.threads import current_frames
 from walkit.config import LogOptions
-from walkit.crashlab.oracle import Oracle
+from walkit.crashlab.crash_rules import Oracle
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.script import Script
 

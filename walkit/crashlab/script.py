@@ -12,8 +12,8 @@ from walkit.compaction.compactor import CompactionProgress
 from walkit.compaction.report import CompactionReport
 from walkit.config import LogOptions, StoreOptions
 from walkit.crashlab.coverage import COVERAGE
-from walkit.crashlab.ledger import Ledger, Row
-from walkit.crashlab.oracle import quiet, repaired_in
+from walkit.crashlab.crash_rules import quiet, repaired_in
+from walkit.crashlab.promises import Ledger, Row
 from walkit.crashlab.recording import RecordingStorage
 from walkit.crashlab.turns import Turns
 from walkit.format.segment import segment_name

@@ -10,9 +10,9 @@ from walkit._internal.html import Markup, tag
 from walkit._internal.report import Cells, TableReport
 from walkit._internal.text import counted
 from walkit.crashlab.coverage import COVERAGE
+from walkit.crashlab.crash_rules import RULES
 from walkit.crashlab.exploration import Exploration, Violation, large
 from walkit.crashlab.museum import MUTANTS
-from walkit.crashlab.oracle import RULES
 from walkit.crashlab.scenarios import SCENARIOS
 
 

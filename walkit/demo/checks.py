@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from walkit.workload.child import ChildOutcome
-from walkit.workload.oracle import (
+from walkit.workload.expected_state import (
     Changes,
     OracleReport,
     change_counts,

@@ -32,7 +32,7 @@ from walkit.workload import (
     flight_operations,
     load_flights,
 )
-from walkit.workload.oracle import operation_table
+from walkit.workload.expected_state import operation_table
 
 if TYPE_CHECKING:
     import pandas as pd

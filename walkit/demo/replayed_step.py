@@ -13,7 +13,7 @@ from walkit.demo.progress_printer import ProgressPrinter
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from walkit.workload.oracle import Changes
+    from walkit.workload.expected_state import Changes
 
 WORDS = {"I": "inserted", "D": "deleted", "C": "changed", "N": "unchanged"}
 """The difference of a key, in words."""

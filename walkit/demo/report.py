@@ -16,7 +16,7 @@ from walkit import plots
 from walkit.demo.result import DemoResult, checks_html, html_table, place_html, verdict_html
 from walkit.measure import MachineFacts
 from walkit.recovery.report import RecoveryReport
-from walkit.workload.oracle import Changes, change_counts
+from walkit.workload.expected_state import Changes, change_counts
 
 STYLE = """
 :root { color-scheme: light dark; --ok: #1a7f37; --wrong: #c0212f; }

@@ -22,7 +22,7 @@ from walkit.errors import LogClosedError, StorageError
 from walkit.format.file_names import lsn_of_name, snapshot_name
 from walkit.format.manifest import Manifest
 from walkit.links.writer import PayloadWriter
-from walkit.log.parts import LogParts
+from walkit.log.log_parts import LogParts
 from walkit.log.wal import WriteAheadLog
 from walkit.read.payloads import LINK, PayloadUsage, is_in_lineage
 from walkit.read.view import View

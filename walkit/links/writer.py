@@ -33,7 +33,7 @@ from walkit.errors import (
 from walkit.format.body import Columns, PackedBytes, one_record
 from walkit.format.checksum import crc32c
 from walkit.format.layout import KIND_MASK
-from walkit.log.parts import LogParts
+from walkit.log.log_parts import LogParts
 from walkit.log.wal import WriteAheadLog
 from walkit.read.payloads import LINK
 from walkit.read.view import View

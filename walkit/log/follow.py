@@ -9,7 +9,7 @@ from typing import Protocol
 from walkit._internal.threads import WakeEvent
 from walkit.errors import GapError
 from walkit.log.live_log import EndWatcher
-from walkit.log.parts import LogParts
+from walkit.log.log_parts import LogParts
 from walkit.read.read_api import ReadApi, resolved
 from walkit.record import Record
 

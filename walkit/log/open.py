@@ -15,7 +15,7 @@ from walkit.errors import LogExistsError, LogLockedError, LogNotFoundError
 from walkit.events import EventCallback, EventSink
 from walkit.format.layout import DURABLE_SLOTS_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, ManifestFile
-from walkit.log.parts import compose
+from walkit.log.log_parts import compose
 from walkit.log.resources import LogResources
 from walkit.log.scratch import open_scratch
 from walkit.log.wal import WriteAheadLog, open_logs

@@ -25,7 +25,7 @@ from walkit._internal.threads import MEMORY_TRIES, Latch, LogThread, on_log_thre
 from walkit._main_thread import run_uninterrupted, uninterrupted
 from walkit.errors import LogClosedError, StorageError, WalkitError
 from walkit.events import EventSink, Outbox
-from walkit.log.parts import LogParts
+from walkit.log.log_parts import LogParts
 from walkit.storage.interface import StorageLock
 
 GRACE_S = 1.0

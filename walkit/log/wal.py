@@ -23,8 +23,8 @@ from walkit.format.manifest import Manifest
 from walkit.log.append import Appender, TicketList, Transaction
 from walkit.log.columns import bundle_of, rows_of, rows_of_arrow
 from walkit.log.follow import as_they_come, followed
+from walkit.log.log_parts import LogParts
 from walkit.log.observe import Observation, ObservedFrames
-from walkit.log.parts import LogParts
 from walkit.log.resources import LogResources, close_dropped, watch_exit
 from walkit.log.retention import RetentionProgress, RetentionReport
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport

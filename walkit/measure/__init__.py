@@ -10,12 +10,12 @@ from walkit.measure.frame_sample import FrameSample, FrameSampler
 from walkit.measure.health import HealthReport, doctor
 from walkit.measure.health_checks import Finding
 from walkit.measure.histogram import Buckets, LatencyHistogram
-from walkit.measure.knee import kept_up, knee, offered_per_s
 from walkit.measure.machine import FileSystemFacts, MachineFacts, file_system
 from walkit.measure.ratio import Ratio, ratio_of
 from walkit.measure.recorder import RunRecorder, ThreadRecorder
 from walkit.measure.run import FrameSummary, Plain, Run, RunEvent
 from walkit.measure.run_io import load
+from walkit.measure.saturation import kept_up, knee, offered_per_s
 from walkit.measure.timeline import Timeline
 
 __all__ = [

@@ -20,7 +20,7 @@ from walkit.models.fault_rules import ASIDE as ASIDE
 from walkit.models.fault_rules import Fault as Fault
 from walkit.models.fault_rules import Operation as Operation
 from walkit.models.fault_rules import OperationName as OperationName
-from walkit.models.passing import PassingFile, PassingStorage
+from walkit.models.wrapper import PassingFile, PassingStorage
 from walkit.storage.interface import (
     Buffer,
     Cell,

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from walkit._internal.locks import once
 from walkit.models.device import DeviceModel, MeasuredLatency
-from walkit.models.timed import TimedFile, TimedStorage
+from walkit.models.latency import TimedFile, TimedStorage
 from walkit.storage.interface import OpenMode, Storage, StorageFile
 
 T = TypeVar("T")

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from walkit.models.device import DeviceModel, device_model
-from walkit.models.timed import TimedFile, TimedStorage
+from walkit.models.latency import TimedFile, TimedStorage
 from walkit.storage.interface import OpenMode, Storage, StorageFile
 
 

@@ -2,7 +2,7 @@
 
 So everything that keeps a file beside a log does the same wherever the log is. Claims and the names of snapshots are
 entries of the claims object, and change in its turns; the content of a snapshot is an object with a key of its own, put
-before it has its name. A cursor is an object that its consumer replaces. Turns take the place of locks: see `Ledger`.
+before it has its name. A cursor is an object that its consumer replaces. Turns replace locks: see `ClaimsObject`.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from walkit.format.file_names import (
 )
 from walkit.format.layout import CLAIM_FILE_BYTES
 from walkit.format.manifest import MANIFEST_NAME, Manifest, encode_base
+from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.layout import Claims
-from walkit.objects.ledger import Ledger
 from walkit.objects.requests import put_own
 from walkit.record import Buffer
 from walkit.storage.interface import Cell, LockHolder, OpenMode, StorageFile, StorageLock, storage_error
@@ -94,20 +94,24 @@ class MemoryFile:
 class _Object(MemoryFile):
     """A file that is an object, read by ranges."""
 
-    def __init__(self, name: str, ledger: Ledger, key: str, size: int) -> None:
+    def __init__(self, name: str, claims_object: ClaimsObject, key: str, size: int) -> None:
         super().__init__(name)
-        self._ledger, self._key, self._size = ledger, key, size
+        self._claims_object, self._key, self._size = claims_object, key, size
 
     def read(self, offset: int, size: int) -> bytes:
         """See StorageFile. ObjectMissingError (ENOENT) if it is gone; LogFencedError if a newer writer deleted it."""
         size = min(size, self._size - offset)
         try:
-            return self._ledger.reads.get_range(self._key, offset, offset + size).data if size > 0 else b""
+            return (
+                self._claims_object.reads.get_range(self._key, offset, offset + size).data
+                if size > 0
+                else b""
+            )
         except ObjectRangeError:
             return b""
         except ObjectMissingError:
-            if self._ledger.epoch:
-                self._ledger.read()
+            if self._claims_object.epoch:
+                self._claims_object.read()
             raise
 
     def size(self) -> int:
@@ -126,15 +130,17 @@ class _NoLock:
 
 
 class ObjectFolder:
-    """The `Storage` of a log on object storage. Only the writer (an epoch in its ledger) makes snapshots.
+    """The `Storage` of a log on object storage. Only the writer (an epoch in its claims_object) makes snapshots.
 
     `manifest` returns the log's manifest at this moment, as a log in a folder has it; `end_lsn` returns the last LSN
     that the log is known to have.
     """
 
-    def __init__(self, ledger: Ledger, manifest: Callable[[], Manifest], end_lsn: Callable[[], int]) -> None:
-        self.ledger, self._manifest, self._end_lsn = ledger, manifest, end_lsn
-        self.location = ledger.reads.store.location
+    def __init__(
+        self, claims_object: ClaimsObject, manifest: Callable[[], Manifest], end_lsn: Callable[[], int]
+    ) -> None:
+        self.claims_object, self._manifest, self._end_lsn = claims_object, manifest, end_lsn
+        self.location = claims_object.reads.store.location
         self._new: dict[str, MemoryFile] = {}
         """Files that have no name yet."""
 
@@ -142,7 +148,7 @@ class ObjectFolder:
 
     def in_turn(self, do: Callable[[], T]) -> T:
         """See TakesTurns."""
-        return self.ledger.in_turn(do)
+        return self.claims_object.in_turn(do)
 
     def last_lsn(self) -> int:
         """See EndKnown."""
@@ -154,10 +160,12 @@ class ObjectFolder:
         """See Storage. Cursors are those that a listing shows."""
         if folder:
             return []
-        claims = self.ledger.read()
+        claims = self.claims_object.read()
         names = {MANIFEST_NAME, *map(claim_file_name, claims.claims), *claims.files}
-        if not self.ledger.is_current:  # a turn is short, and decides nothing by a listing
-            names |= {key.removeprefix(f"{CURSORS}/") for key in self.ledger.reads.keys_after(CURSORS, "")}
+        if not self.claims_object.is_current:  # a turn is short, and decides nothing by a listing
+            names |= {
+                key.removeprefix(f"{CURSORS}/") for key in self.claims_object.reads.keys_after(CURSORS, "")
+            }
         return sorted(names)
 
     def open(self, name: str, mode: OpenMode) -> StorageFile:
@@ -176,24 +184,24 @@ class ObjectFolder:
         if name == MANIFEST_NAME:
             return MemoryFile(name, encode_base(self._manifest()))
         if cursor_of_name(name) is not None:
-            stored = self.ledger.reads.find(f"{CURSORS}/{name}")
+            stored = self.claims_object.reads.find(f"{CURSORS}/{name}")
             return None if stored is None else MemoryFile(name, stored.data)
-        claims, claim = self.ledger.read(), claim_of_name(name)
+        claims, claim = self.claims_object.read(), claim_of_name(name)
         if claim is not None:
             text = claims.claims.get(claim)
             return None if text is None else MemoryFile(name, _claim_file(text), self._keeper(claim))
-        key, size = claims.files.get(name) or self.ledger.ready.get(name, ("", 0))
-        return _Object(name, self.ledger, key, size) if key else None
+        key, size = claims.files.get(name) or self.claims_object.ready.get(name, ("", 0))
+        return _Object(name, self.claims_object, key, size) if key else None
 
     def _keeper(self, claim: str) -> Callable[[bytes], object]:
         def keep(data: bytes) -> None:
             text = encode_claim(decode_claim(data, claim_file_name(claim)))[1].hex()
 
             def change() -> None:
-                draft = self.ledger.read()
-                self.ledger.draft = replace(draft, claims={**draft.claims, claim: text})
+                draft = self.claims_object.read()
+                self.claims_object.draft = replace(draft, claims={**draft.claims, claim: text})
 
-            self.ledger.in_turn(change)
+            self.claims_object.in_turn(change)
 
         return keep
 
@@ -208,23 +216,23 @@ class ObjectFolder:
         elif cursor_of_name(target) is not None:
             self._put_cursor(f"{CURSORS}/{target}", data)
         else:
-            epoch, entry = self.ledger.epoch, (file_key(self.ledger.epoch, target), len(data))
+            epoch, entry = self.claims_object.epoch, (file_key(self.claims_object.epoch, target), len(data))
             assert epoch, "only a writer makes snapshots"
-            put_own(self.ledger.reads, entry[0], data, None)
+            put_own(self.claims_object.reads, entry[0], data, None)
             if lsn_of_name(target) is None:  # a segment gets its name with its place in the log
-                self.ledger.ready[target] = entry
+                self.claims_object.ready[target] = entry
                 return
             # Another opening may have come before the name is given: the swap then finds its epoch, and gives none (E).
-            self.ledger.later(
+            self.claims_object.later(
                 lambda draft: (
                     replace(draft, files={**draft.files, target: entry}) if draft.epoch == epoch else draft
                 )
             )
 
     def _put_cursor(self, key: str, data: bytes) -> None:
-        found = self.ledger.reads.find(key)
-        while put_own(self.ledger.reads, key, data, None if found is None else found.tag) is None:
-            found = self.ledger.reads.find(key)
+        found = self.claims_object.reads.find(key)
+        while put_own(self.claims_object.reads, key, data, None if found is None else found.tag) is None:
+            found = self.claims_object.reads.find(key)
 
     def remove(self, name: str) -> None:
         """See Storage: `sync_directory`, or the next change, makes it durable; then the content goes."""
@@ -233,9 +241,11 @@ class ObjectFolder:
         if is_temporary_name(name) or self._found(name) is None:
             raise storage_error("remove", name, self.location, errno.ENOENT)
         if cursor_of_name(name) is not None:
-            self.ledger.reads.repeat(lambda: self.ledger.reads.store.delete(f"{CURSORS}/{name}"))
+            self.claims_object.reads.repeat(
+                lambda: self.claims_object.reads.store.delete(f"{CURSORS}/{name}")
+            )
             return
-        epoch, claim = self.ledger.epoch, claim_of_name(name)
+        epoch, claim = self.claims_object.epoch, claim_of_name(name)
 
         def change(draft: Claims) -> Claims:
             if claim is not None:
@@ -243,16 +253,16 @@ class ObjectFolder:
             return replace(draft, files=_without(draft.files, name)) if draft.epoch == epoch else draft
 
         def turn() -> None:
-            self.ledger.draft = change(self.ledger.read())
+            self.claims_object.draft = change(self.claims_object.read())
 
-        if claim is None and not self.ledger.is_current:
-            self.ledger.later(change)
+        if claim is None and not self.claims_object.is_current:
+            self.claims_object.later(change)
         else:
-            self.ledger.in_turn(turn)
+            self.claims_object.in_turn(turn)
 
     def sync_directory(self, folder: str = "") -> None:
         """See Storage."""
-        self.ledger.flush()
+        self.claims_object.flush()
 
     # -- what there is not
 

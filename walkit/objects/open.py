@@ -32,12 +32,12 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import ALIGNMENT_BUFFERED
 from walkit.format.manifest import LogEnd
 from walkit.log.live_log import Lifetime
-from walkit.log.parts import LogParts, core_of, driver_of, maintenance_parts, parts_of
+from walkit.log.log_parts import LogParts, core_of, driver_of, maintenance_parts, parts_of
 from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
+from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.folder import ObjectFolder
 from walkit.objects.layout import MANIFEST_KEY, LogPlace, as_manifest
-from walkit.objects.ledger import Ledger
 from walkit.objects.object_sink import ObjectSink
 from walkit.objects.opening import Opening, Progress
 from walkit.objects.requests import Patience, PatientReads
@@ -89,8 +89,8 @@ class ObjectContents:
         self._vouched = vouched
         self._source: ObjectEnd | None = None
         self.folder = ObjectFolder(
-            vouched.ledger,
-            lambda: as_manifest(vouched.stored, vouched.ledger.read()),
+            vouched.claims_object,
+            lambda: as_manifest(vouched.stored, vouched.claims_object.read()),
             lambda: vouched.acked.lsn,
         )
         """The files beside the log."""
@@ -104,7 +104,7 @@ class ObjectContents:
         """Return what can be read now: all that is acknowledged, or as far as `end`."""
         if self._source is None:
             self._source = ObjectEnd(self._vouched.reads.store)
-            self._source.writer = self._vouched.ledger.epoch
+            self._source.writer = self._vouched.claims_object.epoch
         # The manifest first: its segments end before what is acknowledged after that.
         vouched, manifest = self._vouched, self._vouched.current
         end = end or vouched.acked
@@ -172,7 +172,7 @@ class ObjectFiles:
         if not poisoned and not hung:
             try:
                 self.vouched.save()
-                self.vouched.ledger.flush()
+                self.vouched.claims_object.flush()
             except WalkitError as error:
                 self.events.emit("walkit.maintenance.fail", job="vouched end", error=str(error))
 
@@ -203,9 +203,9 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     reads = PatientReads(store, lambda: Patience(limit_s, also=(ObjectDeniedError,)))
     # Claims are renewed within their leases, so a change of them is given up, and made again later.
     turns = PatientReads(store, lambda: Patience(LOCK_WAIT_S))
-    ledger = Ledger(turns, manifest.log_id, opening.epoch)
-    ledger.known = opening.claims
-    vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, ledger=ledger)
+    claims_object = ClaimsObject(turns, manifest.log_id, opening.epoch)
+    claims_object.known = opening.claims
+    vouched = VouchedEnd(reads, manifest, opening.manifest_tag, opening.epoch_id, claims_object=claims_object)
     core = core_of(
         options,
         FrameIdentity(manifest.log_id, opening.epoch, opening.epoch_id),

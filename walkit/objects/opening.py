@@ -382,8 +382,8 @@ class Opening:
 
         An older writer's bulk that lands below the floor collides with nothing there. It is not part of the log, nor is
         any other at or below the floor but the fences; all those this opening knows, as each is before the vouched end.
-        A file of an earlier epoch that had no name when this epoch was noted never gets one (F in `ledger`). A newer
-        opening may be at work by now: what is deleted here is dead for it, too. No error ends an opening here.
+        A file of an earlier epoch that had no name when this epoch was noted never gets one (F in `claims_object`).
+        A newer opening may be at work by now: what is deleted here is dead for it, too. No error ends an opening here.
         """
         fences, named = fences_of(self.manifest), {key for key, _ in self.claims.files.values()}
         bulks = (

@@ -86,7 +86,7 @@ def _mark(reads: PatientReads, removed: bool) -> bool:
 def _end_claims(reads: PatientReads) -> bool:
     """Move the low watermark past all records; ClaimError if a claim lives. False if the object has changed meanwhile.
 
-    A claim that comes after this swap is refused like one below a trim (D in `ledger`).
+    A claim that comes after this swap is refused like one below a trim (D in `claims_object`).
     """
     location, found = reads.store.location, reads.find(CLAIMS_KEY)
     if found is None:

@@ -23,15 +23,15 @@ class Sweeper:
         self.lock = threading.RLock()
         self._vouched = vouched
         self._fences = fences_of(vouched.stored)
-        self._swept = vouched.ledger.known.swept
+        self._swept = vouched.claims_object.known.swept
 
     def add(self, names: Iterable[str]) -> None:
         """See Orphans: deletes files that never got their name. Of bulks the floor decides."""
-        self._vouched.ledger.drop_ready(names)
+        self._vouched.claims_object.drop_ready(names)
 
     def give_up(self, names: list[str]) -> None:
         """See Orphans."""
-        self._vouched.ledger.drop_ready(names)
+        self._vouched.claims_object.drop_ready(names)
         names.clear()
 
     @property
@@ -45,18 +45,18 @@ class Sweeper:
         The floor is known to be durable, as it was read or put in this writer's epoch. So no fence that was made since
         is below it.
         """
-        ledger = self._vouched.ledger
-        store, first, last = ledger.reads.store, self._swept, ledger.known.floor.number
+        claims_object = self._vouched.claims_object
+        store, first, last = claims_object.reads.store, self._swept, claims_object.known.floor.number
         dead = (n for n in range(first + 1, last + 1) if n not in self._fences)
         while numbers := list(islice(dead, BULK_KEYS)):
             keys = [object_key(number) for number in numbers]
-            ledger.reads.repeat(lambda keys=keys: store.delete_many(keys))  # type: ignore[misc]
+            claims_object.reads.repeat(lambda keys=keys: store.delete_many(keys))  # type: ignore[misc]
             self._swept = numbers[-1]
             if progress is not None:
                 progress(self._swept - first, last - first)
         if last > first:
             self._swept = last
-            ledger.later(lambda draft: replace(draft, swept=max(draft.swept, last)))
+            claims_object.later(lambda draft: replace(draft, swept=max(draft.swept, last)))
 
     def forget(self) -> None:
         """In a forked child: forget a lock that a thread of the parent may hold."""

@@ -25,6 +25,7 @@ from walkit.format.layout import ALIGNMENT_BUFFERED, FRAME_BYTES_LIMIT, IN_BULKS
 from walkit.format.manifest import EpochRecord, Manifest, SegmentRecord, SegmentState
 from walkit.format.segment import SegmentHeader
 from walkit.objects.bulks import Bulk
+from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.folder import ObjectFolder
 from walkit.objects.layout import (
     AHEAD_MAX,
@@ -47,7 +48,6 @@ from walkit.objects.layout import (
     stretch,
     vouched_place,
 )
-from walkit.objects.ledger import Ledger
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.vouched import manifest_of, refuse_removed
 from walkit.read.reader import ReaderView
@@ -230,8 +230,8 @@ class ObjectEnd:
         self.manifest = self._stored_manifest() if planned is None else planned
         self._place = vouched_place(self.manifest)
         self.claims = Claims(log_id=self.manifest.log_id)
-        self._ledger = Ledger(self.reads, self.manifest.log_id)
-        self._folder = ObjectFolder(self._ledger, self._manifest_now, self._last_lsn)
+        self._claims_object = ClaimsObject(self.reads, self.manifest.log_id)
+        self._folder = ObjectFolder(self._claims_object, self._manifest_now, self._last_lsn)
         if planned is None:
             self._read_floor()
 
@@ -246,7 +246,7 @@ class ObjectEnd:
 
     def _manifest_now(self) -> Manifest:
         """Return the manifest as the store has it at this moment, for a consumer that decides by it."""
-        claims = self._ledger.read()
+        claims = self._claims_object.read()
         # Afterwards: what it vouches for is not before the floor.
         return as_manifest(self._stored_manifest(self.manifest.log_id), claims)
 

@@ -13,6 +13,7 @@ from walkit.errors import DivergenceError, LogFencedError, LogNotFoundError
 from walkit.format.file_names import lsn_of_name
 from walkit.format.layout import IN_BULKS
 from walkit.format.manifest import Manifest, encode_base, read_manifest
+from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.layout import (
     MANIFEST_KEY,
     LogPlace,
@@ -24,7 +25,6 @@ from walkit.objects.layout import (
     is_after,
     vouched_place,
 )
-from walkit.objects.ledger import Ledger
 from walkit.objects.requests import PatientReads, put_own
 from walkit.record import wall_us
 from walkit.storage.object_store import ObjectBytes
@@ -61,7 +61,7 @@ class VouchedEnd:
 
     It is in two objects. The manifest object has the lineage, the vouched end and the segments: stretches of bulks of
     about `segment_bytes`, which a save notes, so a new one costs no request. The claims object has the marks that
-    trims, checkpoints and compaction change, beside the claims that limit them (`Ledger`).
+    trims, checkpoints and compaction change, beside the claims that limit them (`ClaimsObject`).
 
     One thread at a time calls `begin`, any thread the others.
     """
@@ -70,9 +70,9 @@ class VouchedEnd:
     is_scarce = False
 
     def __init__(
-        self, reads: PatientReads, manifest: Manifest, tag: str, nonce: int, *, ledger: Ledger
+        self, reads: PatientReads, manifest: Manifest, tag: str, nonce: int, *, claims_object: ClaimsObject
     ) -> None:
-        self.reads, self.ledger = reads, ledger
+        self.reads, self.claims_object = reads, claims_object
         self.stored = manifest
         """The manifest object."""
         self.acked = self.saved = vouched_place(manifest)
@@ -92,12 +92,15 @@ class VouchedEnd:
     @property
     def floor(self) -> LogPlace:
         """The end of the last bulk that may be gone."""
-        return self.ledger.known.floor
+        return self.claims_object.known.floor
 
     @property
     def current(self) -> Manifest:
         """The manifest of the log, as one in a folder has it; in a turn, with its changes."""
-        return as_manifest(self.stored, self.ledger.draft if self.ledger.is_current else self.ledger.known)
+        return as_manifest(
+            self.stored,
+            self.claims_object.draft if self.claims_object.is_current else self.claims_object.known,
+        )
 
     def begin(self, start: LogPlace) -> bool:
         """Note that a segment begins after a place; False if the one before it is empty. One thread at a time."""
@@ -148,10 +151,10 @@ class VouchedEnd:
         """
         # First: no floor is after the vouched end, so that an opening never begins before what is there.
         self.save()
-        return self.ledger.in_turn(lambda: self._changed(change))
+        return self.claims_object.in_turn(lambda: self._changed(change))
 
     def _changed(self, change: Callable[[Manifest], Manifest]) -> Manifest:
-        claims = self.ledger.read()
+        claims = self.claims_object.read()
         before = as_manifest(self.stored, claims)
         after = change(before)
         if after is before:
@@ -170,8 +173,8 @@ class VouchedEnd:
             s in files or is_after(s, floor) for s in cut_at(after.segments, floor) if s.last_lsn > low
         )
         names = {s.name for s in files}
-        content = {**claims.files, **self.ledger.ready}
-        self.ledger.draft = replace(
+        content = {**claims.files, **self.claims_object.ready}
+        self.claims_object.draft = replace(
             claims,
             floor=floor,
             low_watermark=low,
@@ -182,7 +185,7 @@ class VouchedEnd:
             segments=files,
             files={n: content[n] for n in content if n in names or lsn_of_name(n) is not None},
         )
-        return as_manifest(self.stored, self.ledger.draft)
+        return as_manifest(self.stored, self.claims_object.draft)
 
     def _take_own(self) -> None:
         """Go on from an own save that gave up before its outcome was known; else raise who has replaced the manifest.
@@ -206,7 +209,7 @@ class VouchedEnd:
 
     def take_number(self) -> int:
         """See Manifests: for a segment that compaction makes. One thread at a time."""
-        self._next_number = max(self._next_number, self.ledger.known.next_segment) + 1
+        self._next_number = max(self._next_number, self.claims_object.known.next_segment) + 1
         return self._next_number - 1
 
     def close(self) -> None:
@@ -215,4 +218,4 @@ class VouchedEnd:
     def forget(self) -> None:
         """In a forked child: the parent's lock is not ours."""
         self._saving = threading.RLock()
-        self.ledger.forget()
+        self.claims_object.forget()

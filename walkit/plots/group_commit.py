@@ -7,7 +7,7 @@ from html import escape
 from typing import Any, NamedTuple
 
 from walkit.measure import Run
-from walkit.measure.knee import offered_per_s
+from walkit.measure.saturation import offered_per_s
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
 from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, subplots
 from walkit.plots.units import COUNTS, LOG_COUNTS, LOG_SECONDS, count_text

@@ -8,7 +8,7 @@ from math import log10
 
 from walkit.measure import Run
 from walkit.measure.histogram import percentile_name
-from walkit.measure.knee import kept_up, knee, offered_per_s
+from walkit.measure.saturation import kept_up, knee, offered_per_s
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
 from walkit.plots.style import Figure, colour, figure, go
 from walkit.plots.units import LOG_SECONDS, count_text, log_counts

@@ -128,7 +128,7 @@ class StateBar:
     state: str
     start_s: float
     end_s: float
-    why: str = ""
+    detail: str = ""
 
 
 def lag_over_time(
@@ -207,7 +207,7 @@ def state_lanes(bars: Sequence[StateBar], *, span_s: tuple[float, float] | None 
                 name=escape(state),
                 marker={"color": paint, "pattern": hatch(shape), "line": {"width": 0}},
                 customdata=[
-                    "<br>".join(filter(None, (duration_text(bar.end_s - bar.start_s), escape(bar.why))))
+                    "<br>".join(filter(None, (duration_text(bar.end_s - bar.start_s), escape(bar.detail))))
                     for bar in found
                 ],
                 hovertemplate=f"<b>%{{y}}: {escape(state)}</b><br>%{{customdata}}<extra></extra>",

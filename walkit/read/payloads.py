@@ -188,7 +188,7 @@ class Payloads:
         return known[0]
 
     def _opened(self, wanted: _Wanted) -> PayloadSource:
-        log_id, why = wanted.link.log_id, list[str]()
+        log_id, detail = wanted.link.log_id, list[str]()
         cause: WalkitError | None = None
         for place in (self._given, self._named().get(log_id)):
             if place is None or self._open is None:
@@ -199,12 +199,12 @@ class Payloads:
                 if there == log_id:
                     return source
                 source.close()
-                why.append(f"another log, {there:016x}, is at {source.location}")
+                detail.append(f"another log, {there:016x}, is at {source.location}")
             except WalkitError as error:
                 cause = cause or error
-                why.append(str(error))
+                detail.append(str(error))
         raise self._error(
-            PayloadUnreachableError, wanted, "; ".join(why) or "no place of it is known"
+            PayloadUnreachableError, wanted, "; ".join(detail) or "no place of it is known"
         ) from cause
 
     def _checked(self, wanted: _Wanted, record: Record, manifest: Manifest) -> bytes:
@@ -215,9 +215,9 @@ class Payloads:
             raise self._error(PayloadGoneError, wanted, "the value has another length or checksum")
         return value
 
-    def _error(self, kind: type[PayloadError], wanted: _Wanted, why: str) -> PayloadError:
+    def _error(self, kind: type[PayloadError], wanted: _Wanted, detail: str) -> PayloadError:
         where = f"payload log {wanted.link.log_id:016x}, LSN {wanted.link.lsn}"
-        what = f"the value of record {wanted.lsn} of {self.location} cannot be had: {why} ({where})"
+        what = f"the value of record {wanted.lsn} of {self.location} cannot be had: {detail} ({where})"
         return kind(what, location=self.location, lsn=wanted.lsn, link=tuple(wanted.link))
 
     # -- records

@@ -56,9 +56,9 @@ def serve(
         shown = ("serving", "")
         while not over.wait(REPORT_S):
             status = primary.status()
-            if (status.state, status.why) != shown:
-                shown = (status.state, status.why)
-                _print_line(f"{status.state}: {status.why}" if status.why else status.state)
+            if (status.state, status.detail) != shown:
+                shown = (status.state, status.detail)
+                _print_line(f"{status.state}: {status.detail}" if status.detail else status.state)
             if isinstance(primary.error, CorruptionError):
                 raise primary.error
     return FINE
@@ -150,7 +150,7 @@ def _report(over: WakeEvent, peer: Replica | DeltaReader, title: str, show: Show
         stuck = ""
         current: tuple[object, ...] = (status.state, status.applied_lsn, status.error)
         if isinstance(status, ReplicaStatus):
-            stuck, current = status.why, (status.state, status.lsn, status.reason, bool(status.why))
+            stuck, current = status.detail, (status.state, status.lsn, status.reason, bool(status.detail))
         if current != shown or (stuck and time.monotonic() - shown_at >= REMIND_S):
             shown, shown_at = current, time.monotonic()
             _print_line(status.line() if show is None else show(status))

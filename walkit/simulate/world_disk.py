@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 from walkit.models import CrashingStorage
-from walkit.models.passing import PassingStorage
+from walkit.models.wrapper import PassingStorage
 from walkit.simulate.runner import Killed, Life, Runner
 from walkit.storage.interface import Buffer, OpenMode, storage_error
 

@@ -11,7 +11,7 @@ a shared machine, 4 shuffle partitions; best and median of three warm runs, all 
 | two left-semi joins (`replay`), then a full outer join on the key | 3.5 s | 4.4 s |
 
 It also reads each log once, where the joins read it twice; a log at two LSNs is read and shuffled once for both. A
-record that is superseded within its partition is not shuffled (`walkit.spark.combine`). Its cost:
+record that is superseded within its partition is not shuffled (`walkit.spark.record_filter`). Its cost:
 a worker holds the states of one shuffle partition in memory (not their histories), so `spark.sql.shuffle.partitions`
 has to grow with the states.
 """
@@ -32,9 +32,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
 from walkit._internal.arguments import refuse
-from walkit.spark.causes import SideLog, cause_fields, with_causes
-from walkit.spark.combine import COMBINED_SCHEMA
 from walkit.spark.loads import BROADCAST_LSNS, Load, Log
+from walkit.spark.provenance import SideLog, cause_fields, with_causes
+from walkit.spark.record_filter import COMBINED_SCHEMA
 from walkit.spark.workers import make_importable
 from walkit.state.diff import DIFF_SCHEMA, diff_states, narrowed
 from walkit.state.latest_reducer import FinalState

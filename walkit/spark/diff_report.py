@@ -11,9 +11,9 @@ import pyarrow as pa
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
 from walkit._internal.arrow import stream_table
-from walkit.spark.causes import SideLog, with_causes
 from walkit.spark.diff import Side, Sides, SideSpec, states_of
 from walkit.spark.errors import errors
+from walkit.spark.provenance import SideLog, with_causes
 from walkit.state.diff import diff_states
 from walkit.state.diff_report import DiffReport, DiffSums, counted, first, first_rows, report_columns
 from walkit.state.value_decoder import Columns, Decoder

@@ -98,7 +98,7 @@ class LoadOptions:
     """Inclusive; 0 is before the first record."""
     since: datetime | None
     until: datetime | None
-    """Bounds as times, with a time zone: `walkit.spark.times` makes LSNs of them, for each log."""
+    """Bounds as times, with a time zone: `walkit.spark.time_bounds` makes LSNs of them, for each log."""
     partitions: int | None
     storage_options: StorageOptions | None
     """Endpoint, region and credentials of object storage; without them the environment of each process has them."""

@@ -21,7 +21,6 @@ from walkit.recovery.verify import scan as scan_log
 from walkit.segments.history import LogPoint
 from walkit.segments.manifest_store import load_manifest
 from walkit.spark.facts import LogFacts
-from walkit.spark.hosts import LOAD_AGAIN
 from walkit.spark.linked import with_values
 from walkit.spark.object_log import (
     AnyView,
@@ -32,6 +31,7 @@ from walkit.spark.object_log import (
     segments_of,
 )
 from walkit.spark.options import LoadOptions
+from walkit.spark.worker_errors import LOAD_AGAIN
 from walkit.state.load_snapshot import base_at, base_of_all
 from walkit.state.snapshot import identity_at
 from walkit.storage.address import StorageOptions, storage_at

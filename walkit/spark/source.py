@@ -44,13 +44,11 @@ from pyspark.sql.types import StructField, StructType
 
 from walkit._internal.arguments import refuse
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
-from walkit.spark.combine import newest_up_to, of_keys
 from walkit.spark.errors import noted
 from walkit.spark.facts import SEVERAL_KEY, SOURCE_NAME, TOUCHED_KEY
-from walkit.spark.hosts import on_a_worker
 from walkit.spark.linked import with_values
-from walkit.spark.many import ManyReader, of_one_log
-from walkit.spark.many_stream import ManyStreamReader
+from walkit.spark.multi_log import ManyReader, of_one_log
+from walkit.spark.multi_log_stream import ManyStreamReader
 from walkit.spark.object_log import source_at
 from walkit.spark.options import (
     NEWEST_OF,
@@ -62,10 +60,12 @@ from walkit.spark.options import (
     read_options,
     table_path,
 )
+from walkit.spark.record_filter import newest_up_to, of_keys
 from walkit.spark.scan import RangePart, Scan, SnapshotPart, parts_of, plan_log, share
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS, TablePlan, TableReader, plan_table
-from walkit.spark.times import within_times
+from walkit.spark.time_bounds import within_times
+from walkit.spark.worker_errors import on_a_worker
 from walkit.state.snapshot import snapshot_batches
 
 if TYPE_CHECKING:

@@ -36,14 +36,14 @@ from walkit.record import to_microseconds
 from walkit.spark.change_rows import changes_of
 from walkit.spark.columns import RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
-from walkit.spark.hosts import on_a_worker
 from walkit.spark.object_log import AnyView, PlannedBulks, headers_of, segments_of
 from walkit.spark.options import LoadOptions
 from walkit.spark.scan import PARTITION_BYTES, AnyRange, RangePart, parts_of, ranges_in, share
 from walkit.spark.stream_claim import StreamClaim
 from walkit.spark.stream_offset import GAP_ADVICE, StreamOffset, epoch_at, require_here
 from walkit.spark.tables import CHANGES_STRUCT
-from walkit.spark.times import first_lsn_since
+from walkit.spark.time_bounds import first_lsn_since
+from walkit.spark.worker_errors import on_a_worker
 
 TASK_BYTES = 8 << 20
 """A batch has about one task for so many bytes of frames, up to the processors: a small batch is one task."""

@@ -29,10 +29,10 @@ from walkit.read.view import LogView
 from walkit.record import calendar_us
 from walkit.recovery.scan_report import Verdict
 from walkit.recovery.verify import scan
-from walkit.spark.hosts import on_a_worker
 from walkit.spark.object_log import PlannedBulks, seen_at
 from walkit.spark.options import LoadOptions, View
 from walkit.spark.scan import AnyRange, RangePart, parts_of, ranges_in, share
+from walkit.spark.worker_errors import on_a_worker
 
 TABLE_ROWS = 10_000
 """Most rows in a batch."""

@@ -19,7 +19,7 @@ from walkit.commit.frame import SealedFrame
 from walkit.errors import LogClosedError, SnapshotError
 from walkit.events import EventSink
 from walkit.log.live_log import Lifetime, LogMarks
-from walkit.log.parts import LogParts
+from walkit.log.log_parts import LogParts
 from walkit.log.trim import Trimmed, Trimmer
 from walkit.segments.maintenance_worker import MaintenanceWorker
 from walkit.segments.manifest_store import Manifests

@@ -374,10 +374,10 @@ def storage_error(action: str, name: str, location: str, code: int | None, reaso
     `code` is an errno; `reason` replaces the operating system's text for it.
     """
     symbol = errno_codes.errorcode.get(code, "") if code is not None else ""
-    why = reason or (os.strerror(code) if code is not None else "refused")
+    detail = reason or (os.strerror(code) if code is not None else "refused")
     what = f"{name!r} in {location}" if name else location
     return StorageError(
-        f"cannot {action} {what}: {why}" + (f" ({symbol})" if symbol else ""), errno=code, name=name
+        f"cannot {action} {what}: {detail}" + (f" ({symbol})" if symbol else ""), errno=code, name=name
     )
 
 

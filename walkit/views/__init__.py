@@ -9,14 +9,14 @@ from __future__ import annotations
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
 from walkit.store import Store
+from walkit.views.base import in_notebook, ready, served_document, tick
 from walkit.views.fault_lab import FaultReport
-from walkit.views.given import Given, given
 from walkit.views.history import History, Point
 from walkit.views.live import LiveView
+from walkit.views.opened_paths import Given, given
 from walkit.views.page import app, make_shell
 from walkit.views.page_compaction import CompactionView
 from walkit.views.page_recovery import RecoveryView
-from walkit.views.parts import in_notebook, ready, served_document, tick
 from walkit.views.serving import serve
 from walkit.views.session import Session, StepReport
 from walkit.views.shell import Shell

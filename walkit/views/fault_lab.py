@@ -37,7 +37,7 @@ from walkit.objects.entrance import open_log
 from walkit.recovery.verify import verify
 from walkit.storage.file import FileStorage
 from walkit.storage.interface import Storage
-from walkit.views.jobs import Job, Jobs
+from walkit.views.background_jobs import Job, Jobs
 from walkit.workload.inject_damage import flip_a_bit, leave_half_a_frame, remove_the_oldest_segment
 from walkit.workload.steady import ContinuousLoad
 

@@ -33,7 +33,7 @@ from walkit.segments.frame_walk import FrameWalk
 from walkit.segments.history import open_segment
 from walkit.segments.index_file import read_index
 from walkit.storage.interface import StorageFile
-from walkit.views.jobs import Job
+from walkit.views.background_jobs import Job
 from walkit.views.log_outline import EpochFile, Outline, SegmentLine
 from walkit.views.workspace import LogPath
 
@@ -413,9 +413,9 @@ def _view(frames: SegmentFrames, line: SegmentLine, item: Item, place: LogPath |
     verdict, undecoded = "Intact: the checksums of header and body are right.", False
     if fault is not None:
         verdict = f"Damaged: {fault.value}. The records below come from its columns, unverified."
-        rows, why = records_left(item, data)
+        rows, detail = records_left(item, data)
         records = tuple(unverified(rows.slice(0, RECORDS_SHOWN_MAX)))
-        verdict = verdict if records else f"Damaged: {fault.value}. {why}"
+        verdict = verdict if records else f"Damaged: {fault.value}. {detail}"
     elif item.records:
         try:
             records = tuple(_first_records(item, data))

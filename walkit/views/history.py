@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 
 from walkit.measure import FrameSample, LatencyHistogram, RunEvent
-from walkit.measure.condensed import FINE_ROWS, Condensed, Int64Array, fine_counts, percentile_ns
+from walkit.measure.downsampled import FINE_ROWS, Downsampled, Int64Array, fine_counts, percentile_ns
 from walkit.metrics import LogStatistics
 from walkit.plots import LATENCY_EDGES_S, Band, LiveSeries, LoadSeries
 
@@ -58,7 +58,7 @@ class Overview:
     """Takes every point, and remembers at most so many stretches. Used by one thread."""
 
     def __init__(self, stretches_max: int) -> None:
-        self._stretches: Condensed[Stretch] = Condensed(_joined, stretches_max)
+        self._stretches: Downsampled[Stretch] = Downsampled(_joined, stretches_max)
         self._last_s = NAN
         self._gap = False
 
@@ -140,7 +140,7 @@ class Detail(NamedTuple):
     """The latencies and frames seen in one interval."""
 
     counts: Int64Array
-    """Records by latency, between one of `walkit.measure.condensed.FINE_EDGES_NS` and the next."""
+    """Records by latency, between one of `walkit.measure.downsampled.FINE_EDGES_NS` and the next."""
     frames: FrameSample | None
 
 

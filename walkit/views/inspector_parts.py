@@ -22,18 +22,8 @@ from walkit.record import Kind, Link, Record, is_link
 from walkit.recovery.scan_report import ScanReport, Verdict, frame_time, lsn_text
 from walkit.storage.address import FILES
 from walkit.storage.object_files import COUNTER
-from walkit.views.frame_pages import (
-    RECORDS_SHOWN_MAX,
-    SEARCHED_BYTES_MAX,
-    Damage,
-    FramePage,
-    FrameView,
-    Item,
-    KeySearch,
-)
-from walkit.views.jobs import Apply, Job, Looking
-from walkit.views.log_outline import Outline, SegmentLine
-from walkit.views.parts import (
+from walkit.views.background_jobs import Apply, Job, Looking
+from walkit.views.base import (
     EXAMPLE_CSS,
     Button,
     Row,
@@ -45,6 +35,16 @@ from walkit.views.parts import (
     pn,
     sentence_html,
 )
+from walkit.views.frame_pages import (
+    RECORDS_SHOWN_MAX,
+    SEARCHED_BYTES_MAX,
+    Damage,
+    FramePage,
+    FrameView,
+    Item,
+    KeySearch,
+)
+from walkit.views.log_outline import Outline, SegmentLine
 from walkit.views.workspace import LogPath, Workspace
 
 SEGMENT_HEAD = ("segment", "state", "LSN", "records", "frames", "bytes", "from position", "epoch")

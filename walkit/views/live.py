@@ -17,8 +17,8 @@ from walkit.plots import (
     move_live_rates,
     throughput_timeline,
 )
+from walkit.views.base import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.history import History, Point
-from walkit.views.parts import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.sources import Reading, RunSource, Source
 
 if TYPE_CHECKING:

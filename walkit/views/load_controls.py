@@ -8,7 +8,7 @@ from typing import Any, Literal, cast
 
 from walkit.config import MIB
 from walkit.models.device import DISKS
-from walkit.views.parts import FOCUS_CSS, Form, IntInput, Select, pn
+from walkit.views.base import FOCUS_CSS, Form, IntInput, Select, pn
 from walkit.workload.steady import ARRIVALS_PER_S_MAX, SEED_MAX, WRITERS_MAX, ContinuousLoad, Style
 
 CHOSEN_CSS = """

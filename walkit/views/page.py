@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
 from walkit.storage.address import FILES, is_object_url
-from walkit.views.given import Given, given
+from walkit.views.base import pn, ready, served_document, tick
+from walkit.views.opened_paths import Given, given
 from walkit.views.page_compaction import CompactionPage
 from walkit.views.page_crash_lab import CrashLabPage
 from walkit.views.page_inspector import InspectorPage
@@ -23,7 +24,6 @@ from walkit.views.page_recovery import RecoveryPage
 from walkit.views.page_replication import ReplicationPage
 from walkit.views.page_runs import RunsPage
 from walkit.views.page_states import StatesPage
-from walkit.views.parts import pn, ready, served_document, tick
 from walkit.views.shell import Pace, PageKind, Shell, template_of
 from walkit.views.workspace import DataRoot, Workspace
 
@@ -125,14 +125,14 @@ def refusal() -> str | None:
     return why_refused(sockets_of_this_process(), sys.orig_argv, pn.state.user)
 
 
-def refused_page(why: str) -> pn.Template:
+def refused_page(detail: str) -> pn.Template:
     """Return a page with the reason and the remedy. It needs no script and no connection."""
     from importlib.resources import files
 
     here = files("walkit.views")
     made = pn.Template(here.joinpath("refused.html").read_text(encoding="utf-8"))
     made.add_variable("shell_css", here.joinpath("shell.css").read_text(encoding="utf-8"))
-    made.add_variable("why", why)
+    made.add_variable("detail", detail)
     return made
 
 
@@ -171,9 +171,9 @@ def app(paths: Iterable[str] = ()) -> pn.Template:
     this machine the dashboard is shown to those who gave a password; others see a page that says how.
     """
     ready()
-    why = refusal()
-    if why is not None:
-        return refused_page(why)
+    detail = refusal()
+    if detail is not None:
+        return refused_page(detail)
     return served(make_shell(shown=given(paths)))
 
 

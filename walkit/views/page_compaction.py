@@ -11,7 +11,7 @@ from walkit._internal.html import table, tag
 from walkit._internal.text import counted
 from walkit.plots import amplification, upkeep
 from walkit.plots.facts import short_name
-from walkit.views.parts import (
+from walkit.views.base import (
     Button,
     Form,
     JobBar,

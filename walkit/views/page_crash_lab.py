@@ -15,8 +15,8 @@ from walkit.crashlab.museum import MUTANTS
 from walkit.crashlab.profiles import PROFILES
 from walkit.crashlab.scenarios import SCENARIOS
 from walkit.plots import crash_states
-from walkit.views.jobs import Job, Jobs
-from walkit.views.parts import (
+from walkit.views.background_jobs import Job, Jobs
+from walkit.views.base import (
     RED,
     Button,
     Form,

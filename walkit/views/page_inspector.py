@@ -14,6 +14,21 @@ from walkit.format.frame import FrameHeader
 from walkit.objects.verify import verify
 from walkit.plots import segments
 from walkit.recovery.scan_report import ScanReport
+from walkit.views.background_jobs import Apply, Job, Looking
+from walkit.views.base import (
+    Button,
+    JobBar,
+    PagedTable,
+    PickTable,
+    Select,
+    TextInput,
+    View,
+    figure_pane,
+    numbers_html,
+    pn,
+    sentence_html,
+    soon,
+)
 from walkit.views.frame_pages import (
     FramePage,
     FrameView,
@@ -50,22 +65,7 @@ from walkit.views.inspector_parts import (
     segment_rows,
     wanted_of,
 )
-from walkit.views.jobs import Apply, Job, Looking
 from walkit.views.log_outline import Outline, outline_of
-from walkit.views.parts import (
-    Button,
-    JobBar,
-    PagedTable,
-    PickTable,
-    Select,
-    TextInput,
-    View,
-    figure_pane,
-    numbers_html,
-    pn,
-    sentence_html,
-    soon,
-)
 from walkit.views.workspace import LogPath, Workspace
 
 ABOUT = "Here are the segments, frames and bytes of a log, and its damage."

@@ -24,9 +24,7 @@ from walkit.plots import (
 )
 from walkit.plots.live_load import SERIES_MAX
 from walkit.plots.units import count_text, duration_text
-from walkit.views.history import History
-from walkit.views.load_controls import CHOSEN_CSS, PRESETS, LoadControls, code_of
-from walkit.views.parts import (
+from walkit.views.base import (
     FOCUS_CSS,
     Button,
     Form,
@@ -37,6 +35,8 @@ from walkit.views.parts import (
     sentence_html,
     tool_bar,
 )
+from walkit.views.history import History
+from walkit.views.load_controls import CHOSEN_CSS, PRESETS, LoadControls, code_of
 from walkit.views.session import Session
 from walkit.views.sources import Reading
 from walkit.views.workspace import Workspace

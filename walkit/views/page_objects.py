@@ -14,8 +14,8 @@ from walkit.models.object_stores import PRICES
 from walkit.plots import batching_cost, batching_table
 from walkit.plots.units import bytes_text, count_text, duration_text
 from walkit.storage.address import FILES, is_object_url
-from walkit.views.jobs import Job
-from walkit.views.parts import (
+from walkit.views.background_jobs import Job
+from walkit.views.base import (
     Button,
     Form,
     JobBar,

@@ -27,20 +27,7 @@ from walkit.plots.facts import machine_words
 from walkit.plots.units import bytes_text
 from walkit.recovery.decision import MEANINGS, table_rows
 from walkit.recovery.report import RecoveryReport
-from walkit.views.fault_lab import (
-    CHECKPOINT_AGES,
-    FATES,
-    FAULTS,
-    ROUNDS,
-    SEGMENT_BYTES_MEASURED,
-    CutFrame,
-    Fate,
-    FaultName,
-    FaultReport,
-    Outcome,
-    Refusal,
-)
-from walkit.views.parts import (
+from walkit.views.base import (
     RED,
     Button,
     Form,
@@ -55,6 +42,19 @@ from walkit.views.parts import (
     pn,
     scrolled,
     sentence_html,
+)
+from walkit.views.fault_lab import (
+    CHECKPOINT_AGES,
+    FATES,
+    FAULTS,
+    ROUNDS,
+    SEGMENT_BYTES_MEASURED,
+    CutFrame,
+    Fate,
+    FaultName,
+    FaultReport,
+    Outcome,
+    Refusal,
 )
 from walkit.views.workspace import Workspace
 

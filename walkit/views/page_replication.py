@@ -24,8 +24,8 @@ from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, LagUnit, StateBar, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.units import bytes_text, duration_text
-from walkit.views.jobs import Jobs
-from walkit.views.parts import (
+from walkit.views.background_jobs import Jobs
+from walkit.views.base import (
     Button,
     Form,
     Select,
@@ -74,7 +74,7 @@ class ReplicaHistory:
                 if not self._spans:
                     self._spans = [("serving", line["clock_s"], None, "")]
                 return
-            self._spans = [(s["state"], s["since"], s["until"], s["why"]) for s in status["history"]]
+            self._spans = [(s["state"], s["since"], s["until"], s["detail"]) for s in status["history"]]
             self._check_locked()
 
     def note_lag(self, clock_s: float, follower: dict[str, Any] | None) -> None:
@@ -96,11 +96,11 @@ class ReplicaHistory:
             None if ms != ms else ms,
         )
 
-    def end(self, state: str, clock_s: float, why: str = "") -> None:
+    def end(self, state: str, clock_s: float, detail: str = "") -> None:
         """The process has ended: its states are closed, and `state` follows until its next life."""
         with self._lock:
             self._close(clock_s)
-            self._spans = [(state, clock_s, None, why)]
+            self._spans = [(state, clock_s, None, detail)]
             self._check_locked()
 
     def begin(self, clock_s: float) -> None:
@@ -145,9 +145,9 @@ class ReplicaHistory:
                 state=state,
                 start_s=max(begin, since_s) - zero,
                 end_s=max(end, begin) - zero,
-                why=why,
+                detail=detail,
             )
-            for state, begin, end, why in spans
+            for state, begin, end, detail in spans
             if end >= since_s
         ]
 
@@ -477,7 +477,10 @@ class ReplicationLab:
             lag_records=None if records is None else int(records),
             lag_bytes=None if size is None else int(size),
             lag_ms=ms,
-            error=seat.error or status.get("error") or status.get("why") or (said or {}).get("trouble", ""),
+            error=seat.error
+            or status.get("error")
+            or status.get("detail")
+            or (said or {}).get("trouble", ""),
             **(said or {}).get("by_path", {}),
         )
 

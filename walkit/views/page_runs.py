@@ -13,9 +13,8 @@ from walkit.measure import Run
 from walkit.measure import load as load_run
 from walkit.plots import latency_distribution, svg_of
 from walkit.plots.style import Figure
-from walkit.views.jobs import Apply, Job, Looking
-from walkit.views.load_controls import LoadControls, code_of
-from walkit.views.parts import (
+from walkit.views.background_jobs import Apply, Job, Looking
+from walkit.views.base import (
     FOCUS_CSS,
     Button,
     IntInput,
@@ -33,6 +32,7 @@ from walkit.views.parts import (
     soon,
     tool_bar,
 )
+from walkit.views.load_controls import LoadControls, code_of
 from walkit.views.run_list import (
     RUN_HEAD,
     Comparison,

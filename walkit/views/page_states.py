@@ -24,11 +24,8 @@ from walkit.plots import StateLane, states_timeline
 from walkit.plots.states import LEFT, RIGHT
 from walkit.record import Kind
 from walkit.state.diff import DiffCounts, diff
-from walkit.views.frame_pages import KeySearch, find_key, find_lsn
-from walkit.views.inspector_parts import LogChooser, bytes_words, html_pane, wanted_of
-from walkit.views.jobs import Apply, Job, Looking
-from walkit.views.log_outline import Outline, outline_of
-from walkit.views.parts import (
+from walkit.views.background_jobs import Apply, Job, Looking
+from walkit.views.base import (
     Button,
     JobBar,
     PickTable,
@@ -43,6 +40,9 @@ from walkit.views.parts import (
     sentence_html,
     soon,
 )
+from walkit.views.frame_pages import KeySearch, find_key, find_lsn
+from walkit.views.inspector_parts import LogChooser, bytes_words, html_pane, wanted_of
+from walkit.views.log_outline import Outline, outline_of
 from walkit.views.workspace import LogPath, Workspace
 
 Engine = Literal["arrow", "spark"]

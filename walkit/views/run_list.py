@@ -23,7 +23,7 @@ from walkit.measure.run_file import ENDING
 from walkit.plots import figure_html, ratios
 from walkit.plots.style import Figure
 from walkit.plots.units import count_text, duration_text
-from walkit.views.jobs import Job
+from walkit.views.background_jobs import Job
 from walkit.workload.measured_run import Measurement
 
 FILES_MAX = 500

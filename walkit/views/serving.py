@@ -13,9 +13,9 @@ from panel.io.server import Server, get_server
 from tornado.ioloop import IOLoop
 
 from walkit.errors import StorageError
-from walkit.views.given import given
+from walkit.views.base import pn
+from walkit.views.opened_paths import given
 from walkit.views.page import app
-from walkit.views.parts import pn
 
 LOOPBACK = "127.0.0.1"
 TRIES = 5

@@ -30,9 +30,9 @@ from walkit.read.claim import Claim
 from walkit.read.inventory import LogInventory
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
+from walkit.views.background_jobs import Jobs
 from walkit.views.fault_lab import Killed, RecoveryLab
 from walkit.views.history import EVENTS_MAX
-from walkit.views.jobs import Jobs
 from walkit.views.run_list import Entry
 from walkit.views.sources import ChildSource, Reading
 from walkit.workload.process import ChildWriterError

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from walkit.views.parts import pn
+from walkit.views.base import pn
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -23,7 +23,7 @@ from urllib.parse import parse_qsl, urlencode
 from walkit._internal.html import Markup, tag
 from walkit.measure import file_system
 from walkit.plots.display import narrow_js
-from walkit.views.parts import View, code_html, html_pane
+from walkit.views.base import View, code_html, html_pane
 from walkit.views.workspace import Workspace
 
 PERIOD_MIN_S = 0.25

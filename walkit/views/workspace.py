@@ -11,7 +11,7 @@ from typing import TypeAlias
 from walkit._internal.arguments import refuse
 from walkit.storage.address import FILES, is_object_url
 from walkit.storage.object_files import COUNTER
-from walkit.views.jobs import Jobs
+from walkit.views.background_jobs import Jobs
 from walkit.views.session import Session
 
 PATH_CHARACTERS_MAX = 4096

@@ -117,11 +117,11 @@ def read_deltas(lines: LineReporter, path: str, address: str, name: str, log: st
             status, now_s, now_ms = reader.status(), time.time(), time.monotonic() * 1000
             lag.source_at(status.known_lsn, 0, status.applied_lsn, now_ms)
             lag.reached(status.applied_lsn)
-            why = status.error or status.trouble
+            detail = status.error or status.trouble
             if not history or history[-1]["state"] != status.state:
                 if history:
                     history[-1]["until"] = now_s
-                history.append({"state": status.state, "since": now_s, "until": None, "why": why})
+                history.append({"state": status.state, "since": now_s, "until": None, "detail": detail})
             lines.write(
                 at_ns=perf_counter_ns(),
                 clock_s=now_s,
@@ -129,7 +129,7 @@ def read_deltas(lines: LineReporter, path: str, address: str, name: str, log: st
                     "state": status.state,
                     "lsn": status.applied_lsn,
                     "error": status.error,
-                    "why": "" if status.state == "following" else status.trouble,
+                    "detail": "" if status.state == "following" else status.trouble,
                     "history": list(history),
                 },
                 lag={

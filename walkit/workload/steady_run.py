@@ -19,7 +19,7 @@ from walkit.measure import (
     RunEvent,
     Timeline,
 )
-from walkit.measure.condensed import Condensed, Int64Array, fine_counts, percentile_ns
+from walkit.measure.downsampled import Downsampled, Int64Array, fine_counts, percentile_ns
 from walkit.measure.machine import walkit_version
 from walkit.workload.steady import ContinuousLoad, SteadyLine
 
@@ -51,7 +51,7 @@ class SteadyRecord:
         self._last: SteadyLine | None = None
         self._raw: RawRate | None = None
         self._latency = LatencyHistogram()
-        self._intervals: Condensed[Interval] = Condensed(_joined, INTERVALS_MAX)
+        self._intervals: Downsampled[Interval] = Downsampled(_joined, INTERVALS_MAX)
         self._events: deque[RunEvent] = deque(maxlen=EVENTS_MAX)
 
     def take(self, line: SteadyLine) -> None:

@@ -10,7 +10,7 @@ from itertools import pairwise
 from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
 from walkit.log.wal import WriteAheadLog
 from walkit.measure import Run
-from walkit.measure.knee import kept_up
+from walkit.measure.saturation import kept_up
 from walkit.store import Store
 from walkit.workload.drive import drive
 from walkit.workload.spec import OpenLoop, Workload

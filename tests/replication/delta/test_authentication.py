@@ -30,7 +30,7 @@ from walkit.errors import (
 from walkit.models import FaultyStorage
 from walkit.replication import ClientTLS, DeltaReader, Primary, Replica, ServerTLS
 from walkit.replication.delta import reader as delta_reader
-from walkit.replication.logs.private_file import read_private, write_private
+from walkit.replication.logs.secret_file import read_private, write_private
 from walkit.state.snapshot import snapshot_name
 from walkit.storage import FileStorage
 

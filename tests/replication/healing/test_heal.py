@@ -192,13 +192,13 @@ def test_ranges_that_a_peer_lacks_are_reported_and_left(
     log: Path, kept: Path, tmp_path: Path, peer_is: str
 ) -> None:
     """Heal from a peer that was trimmed, ends early or is damaged there: the reason is told, the rest is healed."""
-    other, why = Path(shutil.copytree(kept, tmp_path / "other")), "damage of its own"
+    other, detail = Path(shutil.copytree(kept, tmp_path / "other")), "damage of its own"
     if peer_is == "trimmed":
-        why = "oldest"
+        detail = "oldest"
         with walkit.open(other) as opened:
             opened.trim(300)
     elif peer_is == "early":
-        log, other, why = tmp_path / "grown", tmp_path / "early", "the peer's frames end"
+        log, other, detail = tmp_path / "grown", tmp_path / "early", "the peer's frames end"
         with walkit.open(log, options=OPTIONS) as grown:
             fill(grown, 400)
             with Primary(grown) as primary, Replica(other, primary.address, options=OPTIONS) as replica:
@@ -216,7 +216,7 @@ def test_ranges_that_a_peer_lacks_are_reported_and_left(
     assert not report.ok and report.changed
     assert [s.segment for s in report.segments if s.healed] == [healed.name]
     (left,) = [s for s in report.segments if not s.healed]
-    assert why in left.reason and left.reason in report.text()
+    assert detail in left.reason and left.reason in report.text()
     assert lacking.read_bytes() == damaged and not walkit.verify(log).ok
 
 
@@ -465,11 +465,11 @@ def test_an_unsealed_segment_is_refused_in_words(
         report = heal(log, primary.address)
     assert not report.ok and report.changed
     assert [(s.segment, s.healed) for s in report.segments] == [(sealed.name, True), (unsealed.name, False)]
-    why = report.segments[1].reason
+    detail = report.segments[1].reason
     if of_a_replica:
-        assert "empty folder" in why
+        assert "empty folder" in detail
     else:
-        assert 0 < why.index("walkit promote") < why.index("--policy salvage")
+        assert 0 < detail.index("walkit promote") < detail.index("--policy salvage")
     assert left == (unsealed.read_bytes() if unsealed.exists() else None)
     with pytest.raises(walkit.CorruptionError):
         walkit.open(log)

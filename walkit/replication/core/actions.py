@@ -74,7 +74,7 @@ class ReadPart:
 class End:
     """The session is over; sent messages are still to be delivered."""
 
-    why: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Connect:
 class Disconnect:
     """Close the connection, if there is one."""
 
-    why: str
+    detail: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -300,9 +300,9 @@ class Publisher:
         if self.state not in ("streaming", "bootstrapping"):
             return []
         if now_ms >= self._heard_ms + self.silence_ms:
-            why = "the subscriber has been silent for too long"
-            self._enter("ended", now_ms, why)
-            return self._note("tick", [End(why)], now_ms)
+            detail = "the subscriber has been silent for too long"
+            self._enter("ended", now_ms, detail)
+            return self._note("tick", [End(detail)], now_ms)
         self._update_states(now_ms)
         if now_ms < self._sent_ms + self.heartbeat_ms:
             return []
@@ -319,19 +319,21 @@ class Publisher:
         """Whether all frames that the source is known to have were sent."""
         return self.sent.position >= self.lag.source_position
 
-    def gone(self, now_ms: float, why: str) -> None:
+    def gone(self, now_ms: float, detail: str) -> None:
         """The call is over, for whatever reason. Where the core has ended before, that one stays."""
         if self.state != "ended":
-            self._enter("ended", now_ms, why)
+            self._enter("ended", now_ms, detail)
 
     def heard_ago_ms(self, now_ms: float) -> float:
         """Return how long ago the subscriber has said something."""
         return max(now_ms - self._heard_ms, 0.0)
 
-    def _enter(self, state: CoreState, now_ms: float, why: str = "") -> None:
+    def _enter(self, state: CoreState, now_ms: float, detail: str = "") -> None:
         """Change the state, as the table of states allows it."""
         self.state = state
-        self.states.move(self.lag.begin(self.acked.last_lsn) if state == "streaming" else state, now_ms, why)
+        self.states.move(
+            self.lag.begin(self.acked.last_lsn) if state == "streaming" else state, now_ms, detail
+        )
 
     def _update_states(self, now_ms: float) -> None:
         """Return whether the subscriber catches up or has all but the last moment's frames."""

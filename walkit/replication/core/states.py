@@ -45,14 +45,14 @@ class Span(NamedTuple):
     state: str
     since_ms: float
     until_ms: float | None
-    why: str
+    detail: str
 
 
 class Move(NamedTuple):
     """One edge that was taken, after `lasted_ms` in the state before."""
 
     edge: Edge
-    why: str
+    detail: str
     lasted_ms: float
 
 
@@ -140,7 +140,7 @@ class StateTracker:
     def __init__(self, side: Side, state: str, now_ms: float | None = None) -> None:
         self.side: Side = side
         self.state = state
-        self.why = ""
+        self.detail = ""
         """Why it is in this state, in words; "" if the state is enough."""
         self.moves: deque[Move] = deque(maxlen=MOVES_KEPT)
         """Moves not reported yet."""
@@ -152,7 +152,7 @@ class StateTracker:
         """The word of the state in a status."""
         return SHOWN[self.side, self.state]
 
-    def move(self, state: str, now_ms: float, why: str = "") -> None:
+    def move(self, state: str, now_ms: float, detail: str = "") -> None:
         """Take the edge to `state`; AssertionError if the table has no such edge. The same state changes nothing."""
         if state == self.state:
             return
@@ -160,23 +160,23 @@ class StateTracker:
         assert edge is not None, f"a {self.side} cannot become {state!r} after {self.state!r}"
         before = self.shown
         since_ms = now_ms if self._since_ms is None else self._since_ms
-        self.moves.append(Move(edge, why, now_ms - since_ms))
+        self.moves.append(Move(edge, detail, now_ms - since_ms))
         self.state, self._since_ms = state, now_ms
-        self.why = why or ("" if self.shown != before else self.why)
+        self.detail = detail or ("" if self.shown != before else self.detail)
         last = self._spans[-1] if self._spans else None
         if last is not None and self.shown == before:
-            self._spans[-1] = last._replace(why=self.why)
+            self._spans[-1] = last._replace(detail=self.detail)
         else:
             if last is not None:
                 self._spans[-1] = last._replace(until_ms=now_ms)
-            self._spans.append(Span(self.shown, now_ms, None, self.why))
+            self._spans.append(Span(self.shown, now_ms, None, self.detail))
         self._check()
 
     def begin(self, now_ms: float) -> None:
         """Say when the first state began; later calls change nothing."""
         if self._since_ms is None:
             self._since_ms = now_ms
-            self._spans.append(Span(self.shown, now_ms, None, self.why))
+            self._spans.append(Span(self.shown, now_ms, None, self.detail))
 
     def _check(self) -> None:
         """Assert that the spans of the history follow each other without a gap, the last one without an end."""
@@ -202,16 +202,16 @@ class StateTracker:
 def report_moves(tracker: StateTracker, events: EventSink, **facts: str) -> None:
     """Emit the event of each edge that was taken since the last call; `facts` go with each."""
     while tracker.moves:
-        edge, why, lasted_ms = tracker.moves.popleft()
+        edge, detail, lasted_ms = tracker.moves.popleft()
         about = {
             **facts,
             "before": edge.start,
             "state": edge.end,
-            "why": why,
+            "detail": detail,
             "lasted_ms": round(lasted_ms, 1),
         }
         if edge.event == "walkit.replica.fail":
-            events.emit("walkit.replica.fail", error=why, **about)
+            events.emit("walkit.replica.fail", error=detail, **about)
         elif edge.event == "walkit.replica.lose":
             events.emit("walkit.replica.lose", **about)
         elif edge.side == "replica":
@@ -227,7 +227,7 @@ class StateSpan:
     state: str
     since: float
     until: float | None
-    why: str
+    detail: str
     """Why it came to be, as last known; "" if the state is enough."""
 
 
@@ -239,7 +239,7 @@ def spans_of(tracker: StateTracker, now_ms: float, now_s: float) -> tuple[StateS
             span.state,
             zero_s + span.since_ms / 1000,
             None if span.until_ms is None else zero_s + span.until_ms / 1000,
-            span.why,
+            span.detail,
         )
         for span in tracker.spans()
     )

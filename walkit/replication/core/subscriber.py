@@ -159,18 +159,18 @@ class Subscriber:
         )
         return self._note("connected", [SendToPublisher(hello)], now_ms)
 
-    def lost(self, why: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
+    def lost(self, detail: str, now_ms: float, reason: str = "connection") -> list[SubscriberStep]:
         """The connection is gone, or could not be made."""
         if self.state in ("detached", "failed"):
             return []
         self._lose_contact(now_ms)
-        self.trouble, self.reason = checks.plain_text(why), reason
+        self.trouble, self.reason = checks.plain_text(detail), reason
         self._enter("detached", now_ms, self.trouble)
         if self.transfer is not None:
             self._chunk_bytes = self.transfer.next_chunk_bytes
         self._nacked, self.damaged_here, self.transfer, self.next = None, 0, None, self.end
         self.wake_at_ms = now_ms + self._backoff.next_ms()
-        return self._note(f"lost: {why}", [Disconnect(why)], now_ms)
+        return self._note(f"lost: {detail}", [Disconnect(detail)], now_ms)
 
     def receive(self, message: FromPublisher, now_ms: float) -> list[SubscriberStep]:
         """The publisher has said something on this connection."""
@@ -256,10 +256,10 @@ class Subscriber:
 
     # -- outcomes
 
-    def _enter(self, state: State, now_ms: float, why: str = "") -> None:
+    def _enter(self, state: State, now_ms: float, detail: str = "") -> None:
         """Change the state, as the table of states allows it."""
         self.state = state
-        self.states.move(self.lag.begin(self.end.last_lsn) if state == "streaming" else state, now_ms, why)
+        self.states.move(self.lag.begin(self.end.last_lsn) if state == "streaming" else state, now_ms, detail)
 
     def _connect(self, event: str, now_ms: float) -> list[SubscriberStep]:
         self._enter("connecting", now_ms)

@@ -24,7 +24,7 @@ from walkit.read.reader import found_lsn
 from walkit.read.view import View
 from walkit.replication.delta.loader import Reached
 from walkit.replication.delta.state import ReaderState
-from walkit.replication.logs.private_file import read_private, write_private
+from walkit.replication.logs.secret_file import read_private, write_private
 from walkit.replication.logs.source import SharedLog
 from walkit.segments.manifest_store import load_manifest
 from walkit.segments.writer_lock import take_writer_lock

@@ -230,9 +230,9 @@ class DeltaFeed:
         self._leave_unneeded()
         return refusal
 
-    def _stop(self, why: str) -> PollRefusal:
+    def _stop(self, detail: str) -> PollRefusal:
         if self._stopped is None:
-            self._stopped = PollRefusal(reason="closed", message=why)
+            self._stopped = PollRefusal(reason="closed", message=detail)
             self._send_replies(self._core.end(self._stopped))
             self._leave_unneeded()
         return self._stopped

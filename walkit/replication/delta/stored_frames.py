@@ -56,8 +56,8 @@ class StoredFrames:
         If they are more than may be kept it is one entry without bytes, which no session keeps. Raises what reading
         raises, and does not try the same again; LogClosedError once nothing more comes.
         """
-        if why := self.source.ended():
-            raise LogClosedError(why)
+        if detail := self.source.ended():
+            raise LogClosedError(detail)
         first, end, ids = self.end, DeltaEnd(*self.source.durable()), self.ids
         if end.lsn == first.lsn:
             return ()

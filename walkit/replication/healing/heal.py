@@ -30,7 +30,7 @@ from walkit.recovery.plan import make_plan
 from walkit.recovery.repair import snapshots_not_read
 from walkit.recovery.survey import PASSING_ERRNOS, TolerantFile
 from walkit.replication.healing.link import RangeLink
-from walkit.replication.logs.role import is_replica
+from walkit.replication.logs.folder_role import is_replica
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.transport.connection import Destination, destination_of
 from walkit.replication.transport.tls import ClientTLS

@@ -38,7 +38,7 @@ class RejoinReport:
     """Address of the primary."""
     action: Literal["follow", "rewind", "anew"]
     """The folder stays as it is, or its log is cut back, or the folder gets another name and leaves an empty place."""
-    why: str
+    detail: str
     first_lsn: int
     """The first LSN that is another record at the primary; 0 without a difference."""
     kept: str
@@ -51,7 +51,7 @@ class RejoinReport:
             "rewind": f"is rewound to LSN {self.first_lsn - 1:,}, and the rest is kept under lost+found",
             "anew": f"is empty at first, and the old folder is kept as {self.kept}",
         }
-        return f"{self.location} {does[self.action]}: {self.why}"
+        return f"{self.location} {does[self.action]}: {self.detail}"
 
     def _repr_html_(self) -> str:
         return tag("pre", str(self))
@@ -92,29 +92,29 @@ def rejoin(
 
 def _compared(storage: Storage, destination: Destination, *, force: bool, dry_run: bool) -> RejoinReport:
     action: Literal["follow", "rewind", "anew"] = "follow"
-    why, first_lsn = "the primary has all its records", 0
+    detail, first_lsn = "the primary has all its records", 0
     try:
         refuse_a_writer(storage)
         view = reader_view_of(storage).view
         error = _difference(view, destination)
     except LogNotFoundError as absent:
-        why, error = str(absent), None
+        detail, error = str(absent), None
     if error is not None and only_markers_differ(error, view.manifest, view.manifest.end):
-        why = "only frames without records differ, and a replica cuts them off by itself"
+        detail = "only frames without records differ, and a replica cuts them off by itself"
     elif error is not None:
-        action, why, first_lsn = "rewind", str(error), error.first_lsn
+        action, detail, first_lsn = "rewind", str(error), error.first_lsn
         try:
             rewind_point(view, first_lsn, force=force)
         except RewindError as refused:
             if refused.reason == "held":
                 raise
             _require_this_log(view, destination)
-            action, why = "anew", str(refused)
+            action, detail = "anew", str(refused)
     return RejoinReport(
         location=storage.location,
         source=destination.address,
         action=action,
-        why=why,
+        detail=detail,
         first_lsn=first_lsn,
         kept=_free_name(storage) if action == "anew" else "",
         dry_run=dry_run,

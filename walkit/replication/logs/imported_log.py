@@ -23,7 +23,7 @@ from walkit.errors import GapError, LogClosedError, LogNotFoundError, OptionsErr
 from walkit.events import EventSink
 from walkit.format.manifest import EpochRecord, LogEnd, Manifest
 from walkit.log.live_log import Lifetime, LogMarks
-from walkit.log.parts import MaintenanceParts
+from walkit.log.log_parts import MaintenanceParts
 from walkit.log.resources import report_dropped, run_for_dropped, watch_exit
 from walkit.log.trim import WASTE_RATIO_DEFAULT, TrimReport
 from walkit.objects.entrance import location_of, object_store_of, payload_source

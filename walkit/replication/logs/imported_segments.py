@@ -8,7 +8,7 @@ from walkit.format.frame import FrameIdentity
 from walkit.format.layout import SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import EpochRecord, Manifest, prepared_record
 from walkit.format.segment import SegmentHeader
-from walkit.replication.logs.role import as_replica
+from walkit.replication.logs.folder_role import as_replica
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.segments.segment_set import SegmentSet
 

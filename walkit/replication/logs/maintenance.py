@@ -9,7 +9,7 @@ from __future__ import annotations
 from walkit.config import LogOptions
 from walkit.events import EventSink
 from walkit.log.live_log import Lifetime, LogContents, LogMarks
-from walkit.log.parts import MaintenanceParts, maintenance_parts
+from walkit.log.log_parts import MaintenanceParts, maintenance_parts
 from walkit.segments.manifest_store import ManifestStore
 from walkit.segments.orphan_files import OrphanFiles
 from walkit.segments.segment_set import SegmentSet

@@ -40,8 +40,8 @@ from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.objects.vouched import encoded
 from walkit.read.reader import live_view
 from walkit.read.view import LogView
+from walkit.replication.logs.folder_role import as_replica
 from walkit.replication.logs.importer import Watchers
-from walkit.replication.logs.role import as_replica
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.storage.object_store import ObjectStore
 

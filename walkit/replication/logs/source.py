@@ -29,8 +29,8 @@ from walkit.objects.view import ObjectEnd, ObjectView
 from walkit.read.reader import LogReader, ViewSource, live_view, view_of
 from walkit.read.view import LogView, Span, View, segments_of
 from walkit.recovery.log_scan import read_durable_slot
-from walkit.replication.logs.end_watch import EndWatch
 from walkit.replication.logs.imported_log import ImportedLog
+from walkit.replication.logs.tail_watch import TailWatch
 from walkit.replication.protocol.lineage import PrimaryState
 from walkit.replication.protocol.messages import Hello
 from walkit.segments.frame_walk import FrameWalk, walk_segment
@@ -53,7 +53,7 @@ def require_promises(durability: str) -> None:
 def require_newest(storage: Storage) -> None:
     """LogFencedError if the open log at this place has a newer writer. Any other error: that cannot be read."""
     if isinstance(storage, ObjectFolder):
-        storage.ledger.read()
+        storage.claims_object.read()
 
 
 class Source(Protocol):
@@ -259,7 +259,7 @@ class StoredSource:
         self._durable = (0, 0)
         self._epoch_id = 0
         """The epoch of the frame before this end; 0 if unknown."""
-        self._watch = EndWatch(storage, self.durable)
+        self._watch = TailWatch(storage, self.durable)
 
     def durable(self) -> tuple[int, int]:
         """See Source. Reads the durable slot; the manifest only when the slot has moved, or now and then."""

@@ -85,9 +85,9 @@ class RangeService:
             hello = decode_from_subscriber(data, len(self._source.manifest().lineage) + 1)
         if not isinstance(hello, Hello):
             raise WireError("the request is not a hello")
-        why = self._source.ended()
-        if why:
-            raise LogClosedError(why)
+        detail = self._source.ended()
+        if detail:
+            raise LogClosedError(detail)
         primary = primary_state_of(self._source, hello)
         if ends_before(hello, primary):
             return  # it has no frames there, which says nothing against either history

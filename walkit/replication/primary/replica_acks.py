@@ -127,11 +127,12 @@ class ReplicaAcks:
     def _fails(self) -> bool:
         return self._on_timeout == "fail"
 
-    def _error(self, why: str) -> CommitTimeoutError:
+    def _error(self, detail: str) -> CommitTimeoutError:
         text = "it is written here, and counts as acknowledged once they have it"
         replicas = counted(self.replicas, "replica")
         return CommitTimeoutError(
-            f"{why}, and {replicas} had not acknowledged the record: {text}", acked_lsn=self._core.acked_lsn
+            f"{detail}, and {replicas} had not acknowledged the record: {text}",
+            acked_lsn=self._core.acked_lsn,
         )
 
     def _late(self) -> None:

@@ -196,16 +196,16 @@ class Primary:
 
     def status(self) -> PrimaryStatus:
         """Return the primary's state and that of each connected replica; the last known status after an error."""
-        why = self.source.ended()
+        detail = self.source.ended()
         state = "new" if not self._address else "stopped" if self._server is None else "serving"
         try:
             self._durable = self.source.durable()
             self.error = None
         except WalkitError as error:
             absent = self._absence.covers(error, now_ms())
-            state, why = "absent" if absent else "failed", f"{type(error).__name__}: {error}"
+            state, detail = "absent" if absent else "failed", f"{type(error).__name__}: {error}"
             self.error = None if absent else error
-        if state == "serving" and why:
+        if state == "serving" and detail:
             state = "closed"
         lsn, position = self._durable
         with once(self._lock), self._lock:
@@ -214,7 +214,7 @@ class Primary:
         return PrimaryStatus(
             address=self._address,
             state=state,
-            why=why,
+            detail=detail,
             durable_lsn=lsn,
             durable_position=position,
             followers=tuple(

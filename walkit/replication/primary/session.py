@@ -224,9 +224,9 @@ class Session:
 
     def _admit(self, hello: Hello) -> list[PublisherStep]:
         """Find a place for a subscriber, and compare the histories."""
-        why = self._source.ended()
-        if why:  # "nothing is missing" would not be true for long
-            raise LogClosedError(why)
+        detail = self._source.ended()
+        if detail:  # "nothing is missing" would not be true for long
+            raise LogClosedError(detail)
         key = key_of(hello.id)
         refusal = self._calls.seat(self, key, hello.name, replicas_with_claims(self._source.storage))
         if refusal is not None:
@@ -242,11 +242,11 @@ class Session:
         """Return the steps that are due if the source has moved, or time has passed."""
         if self.core.state != "streaming":
             return self.core.tick(now_ms())
-        why = self._source.ended()  # before the end is read, which is the last one then
+        detail = self._source.ended()  # before the end is read, which is the last one then
         try:
             lsn, position = self._source.durable()
-            if why and self.core.sent.position >= position:
-                raise LogClosedError(why)
+            if detail and self.core.sent.position >= position:
+                raise LogClosedError(detail)
         except WalkitError as error:
             return self._failed(error)
         if position < self.core.sent.position:  # the next hello finds out whether the histories part
@@ -328,8 +328,8 @@ class Session:
             planned.close()
         if isinstance(error, ClaimError):
             taken = "busy", "another session has the claim"
-            reason, why = taken if error.reason == "taken" else ("full", "the log has no room for a claim")
-            return self._refuse(reason, f"{why} of replica {self.core.name!r}: {error}")
+            reason, detail = taken if error.reason == "taken" else ("full", "the log has no room for a claim")
+            return self._refuse(reason, f"{detail} of replica {self.core.name!r}: {error}")
         if isinstance(error, GapError) and self.core.state in ("planning", "bootstrapping"):
             return self._refuse("closed", f"the records being sent were dropped: {error}")
         return self.core.refuse(refusal_of(error, self._source), now_ms())

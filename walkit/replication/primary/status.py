@@ -32,7 +32,7 @@ class FollowerStatus:
     in_flight_bytes: int
     state: str
     """"catching up", "streaming" or "bootstrapping"; docs/replication.md has the table of states."""
-    why: str
+    detail: str
     """Why its session makes no progress; "" if it answers."""
     state_s: float
     """For how many seconds it has been in this state."""
@@ -53,12 +53,12 @@ class PrimaryStatus:
 
     `state`: "new", "serving", "closed" (the log that it was made of is closed: replicas get the rest of it, and are
     then notified), "absent" (its storage is away, and is looked for until it is back), "failed" (the log
-    cannot be read, or may not be served, now), "stopped". `why` says it in words; "" if it serves.
+    cannot be read, or may not be served, now), "stopped". `detail` says it in words; "" if it serves.
     """
 
     address: str
     state: str
-    why: str
+    detail: str
     durable_lsn: int
     durable_position: int
     followers: tuple[FollowerStatus, ...]
@@ -73,7 +73,7 @@ class PrimaryStatus:
 
     def lines(self) -> list[str]:
         """Return the status as lines of text."""
-        state = f"{self.state}: {self.why}" if self.why else self.state
+        state = f"{self.state}: {self.detail}" if self.detail else self.state
         said = [f"primary at {self.address}: {state}, durable LSN {self.durable_lsn:,}"]
         lag = ("lag: records", "bytes", "ms")
         if self.acks is not None:
@@ -81,7 +81,7 @@ class PrimaryStatus:
         said += _table(
             "replica",
             ("name", "id", "state", "acked LSN", *lag, "held from", ""),
-            [(f.name, f.id, f.state, f.acked_lsn, *_lag(f), f.held_from, f.why) for f in self.followers],
+            [(f.name, f.id, f.state, f.acked_lsn, *_lag(f), f.held_from, f.detail) for f in self.followers],
         )
         said += _table(
             "delta reader",
@@ -164,7 +164,7 @@ def follower_status(
         acked_lsn=acked.last_lsn,
         in_flight_bytes=core.in_flight_bytes,
         state=core.states.shown,
-        why="" if known else f"it has said nothing for {silent_ms / 1000:,.0f} s",
+        detail="" if known else f"it has said nothing for {silent_ms / 1000:,.0f} s",
         state_s=0.0 if since_ms is None else max(now_ms - since_ms, 0.0) / 1000,
         lag_records=max(durable[0] - acked.last_lsn, 0) if known else None,
         lag_bytes=max(durable[1] - acked.position, 0) if known else None,

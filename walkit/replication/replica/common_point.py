@@ -47,8 +47,8 @@ def common_point(view: LogView, lsn: int) -> CommonPoint:
     compacted = [s for s in segments if s.flags & SegmentFlag.COMPACTED and s.last_lsn > lsn]
     if compacted:
         first = compacted[0]
-        why = f"a compaction has rewritten LSN {first.first_lsn:,} to {first.last_lsn:,}"
-        return CommonPoint(end=LogEnd(), kept=(), cut=None, dropped=(), passed=why)
+        detail = f"a compaction has rewritten LSN {first.first_lsn:,} to {first.last_lsn:,}"
+        return CommonPoint(end=LogEnd(), kept=(), cut=None, dropped=(), passed=detail)
     for index in range(len(segments) - 1, -1, -1):
         record = segments[index]
         if record.first_lsn > lsn or not record.records:

@@ -15,9 +15,9 @@ from walkit.objects.layout import MANIFEST_KEY
 from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.view import READ_S
 from walkit.objects.vouched import manifest_of
+from walkit.replication.logs.folder_role import REPLICA_KEY
 from walkit.replication.logs.object_importer import IDENTITY_KEY
-from walkit.replication.logs.private_file import read_private, write_private
-from walkit.replication.logs.role import REPLICA_KEY
+from walkit.replication.logs.secret_file import read_private, write_private
 from walkit.replication.protocol.failures import IdentityError
 from walkit.replication.protocol.identity import Identity
 from walkit.segments.manifest_store import IDENTITY_NAME

@@ -39,9 +39,9 @@ from walkit.replication.core.actions import (
 )
 from walkit.replication.core.states import report_moves
 from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.folder_role import REPLICA_KEY
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.plan_check import gather_plan
-from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import PeerError, ReplicaFailedError
 from walkit.replication.protocol.frame_run import join_runs
 from walkit.replication.protocol.messages import Batch

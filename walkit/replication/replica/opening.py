@@ -14,8 +14,8 @@ from walkit.format.manifest import LogEnd, Manifest
 from walkit.objects.entrance import object_store_of
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.subscriber import Subscriber
+from walkit.replication.logs.folder_role import REPLICA_KEY
 from walkit.replication.logs.imported_log import ImportedLog
-from walkit.replication.logs.role import REPLICA_KEY
 from walkit.replication.protocol.failures import RewindError
 from walkit.replication.protocol.identity import mint
 from walkit.replication.protocol.messages import NAME_CHARS_MAX

@@ -27,9 +27,15 @@ from walkit.objects.open import OPENING_S
 from walkit.objects.opening import Opening
 from walkit.objects.requests import Patience, PatientReads, put_own
 from walkit.objects.vouched import encoded, manifest_of
+from walkit.replication.logs.folder_role import (
+    PROMOTED_KEY,
+    REPLICA_KEY,
+    as_promoted,
+    is_promoted,
+    is_replica,
+)
 from walkit.replication.logs.importer import Importer
 from walkit.replication.logs.object_importer import IDENTITY_KEY
-from walkit.replication.logs.role import PROMOTED_KEY, REPLICA_KEY, as_promoted, is_promoted, is_replica
 from walkit.replication.replica.identity_file import drop_identity
 from walkit.segments.manifest_store import load_manifest, next_epoch
 from walkit.storage.address import AnyPlace, Place, storage_at

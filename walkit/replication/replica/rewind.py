@@ -22,8 +22,8 @@ from walkit.format.file_names import snapshot_name
 from walkit.format.manifest import LogEnd, Manifest
 from walkit.read.view import LogView
 from walkit.recovery.apply import keep_part
+from walkit.replication.logs.folder_role import as_replica
 from walkit.replication.logs.importer import Importer
-from walkit.replication.logs.role import as_replica
 from walkit.replication.protocol.failures import RewindError
 from walkit.replication.replica.common_point import CommonPoint, common_point
 from walkit.replication.replica.identity_file import drop_identity
@@ -224,19 +224,19 @@ def _require_common(storage: Storage, first_lsn: int) -> None:
 def _require_a_state(view: LogView, point: CommonPoint, first_lsn: int) -> None:
     """Refuse if the state at the common point is gone: only a bootstrap brings it back."""
     manifest, lsn = view.manifest, point.end.last_lsn
-    why = ""
+    detail = ""
     if point.passed:
-        why = point.passed
+        detail = point.passed
     elif lsn < manifest.low_watermark or lsn >= first_lsn:
-        why = f"the log was trimmed up to LSN {manifest.low_watermark:,}"
+        detail = f"the log was trimmed up to LSN {manifest.low_watermark:,}"
     elif lsn < manifest.end.last_lsn:  # else it is the state of now: frames without records go
         try:
             base_at(view, lsn)
         except (HistoryTrimmedError, SnapshotError) as error:
-            why = str(error)
-    if why:
+            detail = str(error)
+    if detail:
         raise RewindError(
-            f"{view.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {why}. Nothing was changed; "
+            f"{view.storage.location} cannot be rewound to LSN {first_lsn - 1:,}: {detail}. Nothing was changed; "
             "a bootstrap from the primary, into an empty folder, is needed",
             first_lsn=first_lsn,
             reason="bootstrap",

@@ -57,10 +57,10 @@ class ReplicaStatus:
     """The same as one word: "closed" (the primary's log or the primary), "absent", "damage", "level", "protocol" as
     the primary gave it; "connection", "silence", "frames" (they came damaged); "failure". "" if no connection ended.
     """
-    why: str
+    detail: str
     """Why it does not advance now; "" if it does, or has all that there is."""
     stalled_s: float | None
-    """For how long it has not; None if `why` is ""."""
+    """For how long it has not; None if `detail` is ""."""
     state_s: float | None
     """For how many seconds it has been in this state; None before `start`."""
     history: tuple[StateSpan, ...]
@@ -68,7 +68,7 @@ class ReplicaStatus:
 
     @property
     def since(self) -> float | None:
-        """When it stopped to advance, in seconds since 1970; None if `why` is ""."""
+        """When it stopped to advance, in seconds since 1970; None if `detail` is ""."""
         return None if self.stalled_s is None else time.time() - self.stalled_s
 
     def line(self) -> str:
@@ -77,7 +77,7 @@ class ReplicaStatus:
         text = f"{self.state}: LSN {self.lsn:,}{of}, lag {lag_text(self.lag_records, self.lag_ms)}"
         if self.since is not None:
             clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.since))
-            text += f"; does not advance since {clock}: {self.why}"
+            text += f"; does not advance since {clock}: {self.detail}"
         return text
 
     def _repr_html_(self) -> str:
@@ -99,17 +99,19 @@ def replica_status(
     missing_bytes = max(core.lag.source_position - end.position, 0)
     state = life or core.states.shown
     state_ms = core.states.since_ms
-    why, from_ms = "", since_ms
+    detail, from_ms = "", since_ms
     if state == "failed":
-        why = str(core.error)
+        detail = str(core.error)
     elif state in ("connecting", "absent"):
-        why = core.trouble or f"{source} has not answered yet"
+        detail = core.trouble or f"{source} has not answered yet"
     elif contact and not known:
-        why, from_ms = "the primary is connected and says nothing", heard_ms
+        detail, from_ms = "the primary is connected and says nothing", heard_ms
     elif missing and since_ms is not None and not waiting:
         from_ms = max(since_ms, now_ms - core.lag.ms(now_ms))
         if contact and now_ms - from_ms > STALL_MS:
-            why = "frames came damaged" if core.damaged_here else "the frames that are missing have not come"
+            detail = (
+                "frames came damaged" if core.damaged_here else "the frames that are missing have not come"
+            )
     return ReplicaStatus(
         state=state,
         source=source,
@@ -127,8 +129,8 @@ def replica_status(
         error=None if core.error is None else str(core.error),
         trouble=core.trouble,
         reason=core.reason,
-        why=why,
-        stalled_s=max(now_ms - (now_ms if from_ms is None else from_ms), 0.0) / 1000 if why else None,
+        detail=detail,
+        stalled_s=max(now_ms - (now_ms if from_ms is None else from_ms), 0.0) / 1000 if detail else None,
         state_s=None if state_ms is None else max(now_ms - state_ms, 0.0) / 1000,
         history=spans_of(core.states, now_ms, time.time()),
     )

@@ -147,10 +147,10 @@ def _pair(certificate: Path, key: Path) -> tuple[bytes, bytes]:
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, _no_password)
     except (ssl.SSLError, ValueError) as error:
-        why = getattr(error, "reason", None) or error
+        detail = getattr(error, "reason", None) or error
         raise _refused(
             "tls",
-            f"certificate={os.fspath(certificate)!r} and key={os.fspath(key)!r} are not a pair in PEM: {why}",
+            f"certificate={os.fspath(certificate)!r} and key={os.fspath(key)!r} are not a pair in PEM: {detail}",
         ) from error
     return found
 
@@ -181,5 +181,5 @@ def _no_password() -> str:
     raise ValueError("the key has a password, and walkit asks for none")
 
 
-def _refused(option: str, why: str) -> OptionsError:
-    return OptionsError(f"{option} {why}", option=option)
+def _refused(option: str, detail: str) -> OptionsError:
+    return OptionsError(f"{option} {detail}", option=option)

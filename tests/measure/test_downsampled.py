@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from walkit.measure import LatencyHistogram
-from walkit.measure.condensed import Condensed, fine_counts, percentile_ns
+from walkit.measure.downsampled import Downsampled, fine_counts, percentile_ns
 
 
 @settings(max_examples=examples(200), deadline=None)
 @given(count=st.integers(0, 500), size_max=st.integers(2, 33))
 def test_nothing_is_lost_and_nothing_grows(count: int, size_max: int) -> None:
     """Add tuples that are joined by putting them together: all in order, never more than fit, the last shorter."""
-    series: Condensed[tuple[int, ...]] = Condensed(lambda one, other: one + other, size_max)
+    series: Downsampled[tuple[int, ...]] = Downsampled(lambda one, other: one + other, size_max)
     for number in range(count):
         series.add((number,))
         assert len(series) <= size_max
@@ -29,7 +29,7 @@ def test_nothing_is_lost_and_nothing_grows(count: int, size_max: int) -> None:
 def test_a_series_of_one_is_refused() -> None:
     """A bound below two leaves nothing to join: ValueError."""
     with pytest.raises(ValueError, match="at most 1"):
-        Condensed(lambda one, other: one, 1)
+        Downsampled(lambda one, other: one, 1)
 
 
 @settings(max_examples=examples(100), deadline=None)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from walkit.config import LogOptions
 from walkit.copier.log_copy import copy_into
-from walkit.crashlab.ledger import Promise, Row
+from walkit.crashlab.promises import Promise, Row
 from walkit.errors import GapError
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.log.wal import WriteAheadLog

@@ -14,7 +14,7 @@ from pyspark.sql.types import StructType
 from walkit._internal.arguments import refuse
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT, require_subset
 from walkit.spark.errors import noted
-from walkit.spark.many import of_one_log, with_log
+from walkit.spark.multi_log import of_one_log, with_log
 from walkit.spark.options import LoadOptions
 from walkit.spark.stream import WalkitStreamReader
 from walkit.spark.tables import STRUCTS

@@ -27,7 +27,7 @@ FILE_BYTES_MAX = 4 << 20
 _NOT_THERE = (errno.ENOENT, errno.ENOTDIR)
 
 
-class PrivateFacts(NamedTuple):
+class SecretFacts(NamedTuple):
     """The facts of a private file, and the number of that file."""
 
     facts: dict[str, Any]
@@ -60,7 +60,7 @@ def write_private(storage: Storage, name: str, facts: Mapping[str, Any]) -> None
     storage.sync_directory()
 
 
-def read_private(storage: Storage, name: str) -> PrivateFacts | None:
+def read_private(storage: Storage, name: str) -> SecretFacts | None:
     """Return the facts of a private file; None if it is missing.
 
     CorruptionError if it is damaged, FormatVersionError if a newer walkit has written it.
@@ -100,7 +100,7 @@ def read_private(storage: Storage, name: str) -> PrivateFacts | None:
         written = FileNumber(int(facts["device"]), int(facts["inode"])) if is_numbered else None
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise _damaged(where, "names no file", "two numbers", repr(error)) from None
-    return PrivateFacts(facts, written, number)
+    return SecretFacts(facts, written, number)
 
 
 def number_of(file: StorageFile) -> FileNumber | None:

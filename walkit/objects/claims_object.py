@@ -53,7 +53,7 @@ class _Batch:
     """Keys of files that are deleted once the changes are put, unless they are named then."""
 
 
-class Ledger:
+class ClaimsObject:
     """The claims object of one log, in one process. Safe from any thread."""
 
     def __init__(

@@ -9,8 +9,8 @@ import pytest
 
 import walkit
 from walkit.crashlab import RULES, SCENARIOS
-from walkit.crashlab.ledger import Ledger, Promise
-from walkit.crashlab.oracle import BrokenRuleError, Oracle
+from walkit.crashlab.crash_rules import BrokenRuleError, Oracle
+from walkit.crashlab.promises import Ledger, Promise
 from walkit.log.wal import WriteAheadLog
 from walkit.models import CrashingStorage
 from walkit.record import Kind

@@ -13,9 +13,7 @@ from hypothesis import strategies as st
 
 from tests.support.examples import examples
 from walkit.errors import OptionsError
-from walkit.workload.flights import flight_operations
-from walkit.workload.operations import OperationStream, operation_mask
-from walkit.workload.oracle import (
+from walkit.workload.expected_state import (
     Changes,
     OracleReport,
     change_counts,
@@ -26,6 +24,8 @@ from walkit.workload.oracle import (
     operation_table,
     state_after,
 )
+from walkit.workload.flights import flight_operations
+from walkit.workload.operations import OperationStream, operation_mask
 
 if TYPE_CHECKING:
     import pandas as pd

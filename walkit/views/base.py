@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
 from walkit.plots.style import CLEAR, colour
-from walkit.views.jobs import Job
+from walkit.views.background_jobs import Job
 
 try:
     # Plotly takes a pandas that another thread has half loaded for a whole one: a thread that draws would fail.

@@ -18,7 +18,7 @@ FINE_EDGES_NS = np.logspace(3, 11, FINE_ROWS + 1)
 """Edges of the rows in which latencies are counted to be joined: 1 µs to 100 s, 32 rows for each power of ten."""
 
 
-class Condensed(Generic[T]):
+class Downsampled(Generic[T]):
     """At most `size_max` elements, each of which joins as many as the others; only the newest may join fewer.
 
     `join(earlier, later)` makes one of two neighbours. Used by one thread.

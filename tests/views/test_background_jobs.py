@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from walkit.views.jobs import Job, Jobs
+from walkit.views.background_jobs import Job, Jobs
 
 
 def test_an_unforeseen_error_is_on_the_page_and_its_stack_in_the_log(

@@ -22,7 +22,7 @@ REOPEN_S = 0.2
 """After this time the file is opened again: the slot does not show an opening, or another log in this place."""
 
 
-class EndWatch:
+class TailWatch:
     """Calls back when the durable slot of a log, or the result of `durable`, has changed. Safe from any thread.
 
     Callbacks run on the watching thread and return at once. They are also called if `durable` starts to fail or ends

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from walkit._internal.locks import once
 from walkit.models.device import Device, DeviceModel
-from walkit.models.passing import PassingFile, PassingStorage
+from walkit.models.wrapper import PassingFile, PassingStorage
 from walkit.storage.interface import Buffer, Storage, StorageFile, storage_error
 
 T = TypeVar("T")
