@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
+from itertools import count
 
 import pytest
 
@@ -116,14 +117,22 @@ def check_state(base: MemoryObjectStore, *histories: ACKED) -> None:
 
 
 class Pause:
-    """Stops one request of a client, or it and all that come later, until `resume`."""
+    """Stops one of the requests `of` a client, or it and all that come later, until `resume`."""
 
-    def __init__(self, number: int, *, later_too: bool) -> None:
-        self.number, self.later_too = number, later_too
+    def __init__(
+        self, number: int, *, later_too: bool, of: Callable[[ObjectRequest], bool] = lambda request: True
+    ) -> None:
+        self.number, self.of, self.later_too = number, of, later_too
+        self.turns, self.first = count(), list[ObjectRequest]()
         self.is_reached, self.resume = threading.Event(), threading.Event()
 
     def __call__(self, request: ObjectRequest) -> None:
-        if request.number == self.number or (self.later_too and request.number > self.number):
+        if not self.of(request):
+            return
+        at = next(self.turns)
+        if at == self.number:
+            self.first.append(request)
+        if at == self.number or (self.later_too and at > self.number):
             self.is_reached.set()
             assert self.resume.wait(20)
 
@@ -145,9 +154,9 @@ def paused_at_each(
     run: Run = write,
     start: Callable[[MemoryObjectStore], ACKED] = started,
     check: Check = check_history,
-    step: int = 1,
+    of: Callable[[ObjectRequest], bool] = lambda request: True,
 ) -> Iterator[ObjectRequest]:
-    """Run a process for each request of it, paused before that one while `act` is done; yield the requests.
+    """Run a process for each request `of` it, paused before that one while `act` is done; yield the requests.
 
     With `later_too` None, the process sleeps at one request alone, and at that and all later ones, in turns. At the end
     of each run `check` gets the store and the acknowledged records of the start, the process and `act`.
@@ -156,7 +165,7 @@ def paused_at_each(
     while True:
         base, first, second = MemoryObjectStore(), ACKED(), ACKED()
         before = start(base)
-        pause = Pause(number, later_too=number // step % 2 == 1 if later_too is None else later_too)
+        pause = Pause(number, later_too=number % 2 == 1 if later_too is None else later_too, of=of)
         client = base.client(pause)
         done, failed = threading.Event(), list[BaseException]()
 
@@ -188,5 +197,5 @@ def paused_at_each(
         if not pause.is_reached.is_set():
             assert len(first) == 4
             return
-        yield client.requests[number]
-        number += step
+        yield pause.first[0]
+        number += 1
