@@ -42,9 +42,9 @@ from walkit.replication.core.states import StateTracker
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.delta.buffer import DeltaBuffer
 from walkit.replication.delta.loader import RangeLoader
-from walkit.replication.delta.loop import DeltaLoop
 from walkit.replication.delta.messages import DeltaEnd
-from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.poll_client import DeltaPoller
+from walkit.replication.delta.reader_loop import DeltaLoop
 from walkit.replication.delta.replayer import DeltaReplayer
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.logs.imported_log import ImportedLog

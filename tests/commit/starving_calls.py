@@ -8,8 +8,8 @@ from pathlib import Path
 import walkit
 from tests.support.logs import tiny
 from tests.support.threads import GUARD_S
-from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import PollRequest
+from walkit.replication.delta.server_feed import DeltaFeed
 
 CALLS: dict[str, Callable[[walkit.WriteAheadLog], object]] = {
     "append": lambda log: log.append(b"own"),

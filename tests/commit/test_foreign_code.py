@@ -226,7 +226,7 @@ UNMARKED = {
     "commit/*.py lock": "the commit lock: calls ask for its owner first, and foreign records go to an inbox",
     "log/resources.py lock": "the commit lock, on a thread of the closing's own",
     "links/writer.py lock": "the commit lock, on the payload thread",
-    "replication/delta/feed.py lock": "the commit lock, within a lock that is entered after a mark",
+    "replication/delta/server_feed.py lock": "the commit lock, within a lock that is entered after a mark",
     "events.py *": "they are tried, and waited for only at the end of the process",
     "commit/delivery.py _busy": "it is tried, and never waited for",
     "commit/latches.py _lock": "threads that lead take it, and their calls are refused",

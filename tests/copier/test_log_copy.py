@@ -195,11 +195,11 @@ def test_a_copier_that_is_killed_leaves_no_log_and_continues(tmp_path: Path) -> 
         for n in range(12):
             target = tmp_path / f"copy-{n // 2}"
             partial = target.with_name(f"{target.name}.partial")
-            copier.tell(str(target))
+            copier.send(str(target))
             pid = copier.read()
             time.sleep(generator.uniform(0, 0.06))
             os.kill(pid, signal.SIGKILL)  # it is waited for only after the next line
-            copier.tell("wait")
+            copier.send("wait")
             ends.append(copier.read())
             last_lsn = log.append(bytes(3000)).last_lsn
             if not target.exists():

@@ -221,7 +221,7 @@ def test_a_copier_that_is_killed_leaves_no_log(
         copier.read()
         for n in range(6):
             place = f"{target}-{n}"
-            copier.tell([source, place])
+            copier.send([source, place])
             time.sleep(generator.uniform(0, 0.1))
             os.kill(copier.read(), signal.SIGKILL)
             ends.append(copier.read())

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from walkit.crashlab import PROFILES, Profile
 from walkit.crashlab.crash_states import CrashStates
 from walkit.errors import OptionsError
-from walkit.models import CrashingStorage, Fate
+from walkit.models import CrashingStorage, CrashOutcome
 
 Step = Callable[[CrashingStorage], object]
 
@@ -181,7 +181,7 @@ def test_fates_match_the_pending_changes() -> None:
     """Give a wrong number of fates: a clear refusal. A cell has any of its earlier contents."""
     storage = storage_after(written("old", 0, b"n"))
     with pytest.raises(OptionsError, match="fates=2: one for each of the 1 changes"):
-        storage.image([Fate(), Fate()])
+        storage.image([CrashOutcome(), CrashOutcome()])
     cell = storage.cell("cell", 4, writable=True)
     assert cell is not None
     storage.sync_directory()
@@ -189,5 +189,8 @@ def test_fates_match_the_pending_changes() -> None:
         cell.write(0, value)
     change = storage.pending()[-1]
     assert (change.kind, change.size) == ("cell", 3)
-    left = [storage.image([Fate(), Fate(content=n)]).open("cell", "read").read(0, 4) for n in range(3)]
+    left = [
+        storage.image([CrashOutcome(), CrashOutcome(content=n)]).open("cell", "read").read(0, 4)
+        for n in range(3)
+    ]
     assert left == [bytes(4), b"1\0\0\0", b"2\0\0\0"]

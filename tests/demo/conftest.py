@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.spark.conftest import spark
-from walkit.demo import DemoResult, tell
+from walkit.demo import DemoResult, run
 from walkit.workload import load_flights
 
 if TYPE_CHECKING:
@@ -26,4 +26,4 @@ def flights() -> pd.DataFrame:
 @pytest.fixture(scope="session")
 def story(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> DemoResult:
     """The whole story with 8 writers; 13,500 operations make fewer segments, Spark's tasks, than 10,000 do."""
-    return tell(tmp_path_factory.mktemp("demo") / "out", operations=13_500, writers=8, progress=False)
+    return run(tmp_path_factory.mktemp("demo") / "out", operations=13_500, writers=8, progress=False)

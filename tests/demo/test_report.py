@@ -85,7 +85,7 @@ def test_steps_continue_without_a_reader(monkeypatch: pytest.MonkeyPatch) -> Non
         with printer.step("one"), printer.part("half"):
             pass
         with printer.step("two"):
-            printer.say("nobody hears this")
+            printer.print_line("nobody hears this")
     assert [(s.title, len(s.parts)) for s in printer.steps] == [("one", 1), ("two", 0)]
 
 
@@ -111,5 +111,5 @@ def test_parts_are_announced_and_timed(capsys: pytest.CaptureFixture[str]) -> No
     assert printer.steps[0].seconds > 0
     silent = ProgressPrinter(show=False)
     with silent.step("unheard"):
-        silent.say("unheard")
+        silent.print_line("unheard")
     assert capsys.readouterr() == ("", "")

@@ -23,7 +23,7 @@ import walkit
 import walkit.demo.pipeline as story_module
 from tests.notebooks.test_notebooks import cells_of, with_constant
 from walkit.cli import main
-from walkit.demo import CHECKS, DemoResult, Evidence, judge, run_demo, tell
+from walkit.demo import CHECKS, DemoResult, Evidence, judge, run, run_demo
 from walkit.demo.checks import (
     AFTER_RECOVERY,
     COMPACTED,
@@ -114,7 +114,7 @@ def test_the_notebook_of_the_main_job_holds_on_this_story(
     story: DemoResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Run the notebook's cells in this process, with a copy of the files of the story, and its session: they hold."""
-    monkeypatch.setattr("walkit.demo.tell", lambda out, **_: shutil.copytree(story.out, out) and story)
+    monkeypatch.setattr("walkit.demo.run", lambda out, **_: shutil.copytree(story.out, out) and story)
     names: dict[str, Any] = {}
     for cell in cells_of("02-the-main-job.ipynb"):
         source = cell["source"].replace("spark.stop()", "")  # it is every Spark test's
@@ -416,7 +416,7 @@ def test_two_demos_do_not_share_a_folder(tmp_path: Path) -> None:
     with story_module._folder(tmp_path / "out") as out:
         (out / "log").mkdir()
         with pytest.raises(OptionsError, match=f"process {os.getpid()}"):
-            tell(out)
+            run(out)
         assert (out / "log").is_dir()
     with story_module._folder(tmp_path / "out") as out:
         assert not (out / "log").exists()
@@ -434,7 +434,7 @@ def test_missing_packages_are_reported_before_any_work(
 
     monkeypatch.setattr(importlib.util, "find_spec", find)
     with pytest.raises(MissingExtraError, match=rf"{package} .*\[demo\]"):
-        tell(tmp_path / "out")
+        run(tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
@@ -442,9 +442,9 @@ def test_bad_counts_are_refused_before_any_work(tmp_path: Path) -> None:
     """No operations, too few to show anything, or no writers, is an OptionsError, and makes no folder."""
     for operations in (0, 4_999):
         with pytest.raises(OptionsError):
-            tell(tmp_path / "out", operations=operations)
+            run(tmp_path / "out", operations=operations)
     with pytest.raises(OptionsError):
-        tell(tmp_path / "out", writers=0)
+        run(tmp_path / "out", writers=0)
     assert not (tmp_path / "out").exists()
 
 

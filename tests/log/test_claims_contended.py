@@ -149,7 +149,7 @@ def test_a_process_that_has_the_lock_ends_or_stops(tmp_path: Path, how: str) -> 
                     log.trim(30)
                 assert busy.value.errno == errno.ETIMEDOUT and log.first_lsn == 1
                 os.kill(pid, signal.SIGCONT)
-                child.tell("free it")
+                child.send("free it")
                 assert child.read() == "free"
             assert log.trim(30) == 30
 
@@ -251,7 +251,7 @@ def test_a_consumer_and_a_writer_that_are_killed(tmp_path: Path) -> None:
             if acked < end:
                 acked = max(acked, (told := writer.read())["acked"])
                 assert not [name for name in told["events"] if name.startswith("walkit.claim.")]
-                writer.tell("go on")
+                writer.send("go on")
         for _ in range(draw.randrange(1, 8)):
             if at < acked - 7:
                 at = consumer.read()["at"]

@@ -14,7 +14,7 @@ from tests.support.object_servers import OddS3
 from walkit.errors import DivergenceError
 from walkit.objects.open import open_object_writer
 from walkit.replication import DeltaReader, Primary
-from walkit.replication.delta.loop import LOOK_MS
+from walkit.replication.delta.reader_loop import LOOK_MS
 from walkit.storage.object_memory import MemoryObjectStore
 
 NOBODY = "127.0.0.1:1"

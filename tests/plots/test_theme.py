@@ -11,7 +11,7 @@ import pytest
 
 import walkit
 from tests.plots.test_figures import Phase, Report, make_run
-from tests.plots.test_upkeep import boxes
+from tests.plots.test_maintenance import boxes
 from tests.support.logs import tiny
 from walkit import plots
 from walkit.measure import MachineFacts
@@ -138,7 +138,7 @@ def test_each_mark_has_a_row_of_its_own_and_the_axis_spans_what_is_used() -> Non
         log.append_many([bytes(300)] * 40)
         log.cursor("c").advance(30)
         report, inventory = walkit.scan(log.parts.storage), log.inventory()
-    for drawing in (plots.segments(report), plots.upkeep(inventory)):
+    for drawing in (plots.segments(report), plots.maintenance(inventory)):
         for trace in drawing.data:
             if trace.type == "scatter":
                 assert len(set(trace.y)) == len(trace.y)

@@ -265,7 +265,7 @@ for line in sys.stdin:
 
 def ask(child: Child, command: str, count: int = 0) -> tuple[int, int]:
     """Let the writer do something, and return its acknowledged and durable marks."""
-    child.tell([command, count])
+    child.send([command, count])
     acked, durable = child.read()
     return acked, durable
 

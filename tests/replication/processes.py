@@ -87,7 +87,7 @@ class Processes:
 
     def start(self, *what: object) -> int:
         """Start one; return its number."""
-        self._child.tell(what)
+        self._child.send(what)
         pid: int = self._child.read()
         self.living.add(pid)
         return pid
@@ -119,7 +119,7 @@ class Processes:
         assert self.wait(pid) == 0
 
     def _wait(self, pid: int, *, block: bool) -> Any:
-        self._child.tell(["wait", pid, block])
+        self._child.send(["wait", pid, block])
         status = self._child.read()
         if status is not None:
             self.living.discard(pid)

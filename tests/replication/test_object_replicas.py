@@ -34,7 +34,7 @@ from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.segments_folder import segments_folder
 from walkit.objects.view import ObjectEnd
 from walkit.replication import DeltaReader, IdentityError, Primary, Replica, promote
-from walkit.replication.delta import loop as delta_loop
+from walkit.replication.delta import reader_loop as delta_loop
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.source import source_of

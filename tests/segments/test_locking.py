@@ -74,7 +74,7 @@ def test_a_close_in_another_process_frees_the_lock_while_it_lives(tmp_path: Path
     """Let the other process close and live on: the log can be opened here."""
     with Child(HOLDER, tmp_path / "log") as child:
         child.read()
-        child.tell(None)
+        child.send(None)
         assert child.read() == 0
         with walkit.open(tmp_path / "log") as log:
             assert values(log.read()) == [b"from the holder"]

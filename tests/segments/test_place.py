@@ -77,7 +77,7 @@ class Writer(OtherProcess):
 
     def ask(self, call: str) -> str:
         """Let it do a call; returns its answer."""
-        self.tell(call)
+        self.send(call)
         return self.line()
 
     def begin(self, value: str = "first") -> None:

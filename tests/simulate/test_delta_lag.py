@@ -8,7 +8,7 @@ import pytest
 
 from walkit.errors import OptionsError
 from walkit.models import ConstantLatency, DeviceModel
-from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.poll_server import DeltaOptions
 from walkit.simulate.delta_lag import delta_lag
 
 LOG_ALONE = DeltaOptions(buffer_bytes=0)

@@ -14,8 +14,8 @@ from typing import Any
 
 PUBLISHER = "walkit.replication.core.publisher:Publisher"
 SUBSCRIBER = "walkit.replication.core.subscriber:Subscriber"
-POLLS = "walkit.replication.delta.polls:DeltaPolls"
-POLLER = "walkit.replication.delta.poller:DeltaPoller"
+POLLS = "walkit.replication.delta.poll_server:DeltaPolls"
+POLLER = "walkit.replication.delta.poll_client:DeltaPoller"
 REPLAYER = "walkit.replication.delta.replayer:DeltaReplayer"
 SESSION = "walkit.replication.delta.session:DeltaSession"
 CORE = "walkit.commit.core:OrderingCore"
@@ -24,7 +24,7 @@ MAINTENANCE = "walkit.replication.delta.maintenance:ReaderMaintenance"
 IMPORTED = "walkit.replication.logs.imported_segments:ImportedSegments"
 EVIDENCE = Path(__file__).parents[2] / "docs/evidence/world-mutants.json"
 LEDGER = "walkit.objects.claims_object:Ledger"
-FEED = "walkit.replication.delta.feed:DeltaFeed"
+FEED = "walkit.replication.delta.server_feed:DeltaFeed"
 
 
 @dataclass(frozen=True)

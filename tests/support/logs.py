@@ -124,7 +124,7 @@ class Child:
         assert line, "the process ended without another line"
         return json.loads(line)
 
-    def tell(self, what: object) -> None:
+    def send(self, what: object) -> None:
         """Send a line."""
         assert self.process.stdin is not None
         self.process.stdin.write(json.dumps(what) + "\n")

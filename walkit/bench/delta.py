@@ -27,7 +27,7 @@ from walkit.config import LogOptions
 from walkit.log.wal import WriteAheadLog
 from walkit.models.remote_storage import REMOTE, RemoteStorage
 from walkit.objects.entrance import open_log
-from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.poll_server import DeltaOptions
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.primary.server import Primary

@@ -125,11 +125,11 @@ def bench_replication(
     check_whole(record_bytes, "record_bytes", 0, 1 << 20)
     check_number(seconds, "seconds", 0.05, 3600)
     check_progress(progress, "a text")
-    say = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     with work_folder(path) as base:
-        say("appending alone and with a replica, in turns")
+        report("appending alone and with a replica, in turns")
         measured = _in_turns(base, writers, record_bytes, seconds)
-        say("a new replica catches up")
+        report("a new replica catches up")
         catch_up = _catch_up(base)
     return ReplicationReport(
         writers=writers,

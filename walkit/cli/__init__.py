@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from walkit.cli.arguments import parse
 from walkit.cli.interrupts import interrupts_kept
-from walkit.cli.output import drop_stdout, events_printed, open_streams, say, set_quiet, settle_stdout
+from walkit.cli.output import drop_stdout, echo, events_printed, open_streams, set_quiet, settle_stdout
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, OptionsError, PayloadGoneError, WalkitError
 
@@ -36,13 +36,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         return FINE
     except KeyboardInterrupt:
         drop_stdout()  # a reader that has stopped reading would keep the last flush waiting
-        say("interrupted")
+        echo("interrupted")
         return INTERRUPTED
     except Exception as error:  # noqa: BLE001 - every failure has an exit code, and a traceback only if it helps
         expected = isinstance(error, WalkitError | UsageError | OSError)
         if args.debug or not expected:
             traceback.print_exc()
-        say(f"walkit {args.command}: {_error_text(error)}")
+        echo(f"walkit {args.command}: {_error_text(error)}")
         settle_stdout()
         return _code_of(error)
     return code

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from walkit._internal.arguments import refuse
 from walkit._internal.text import counted
-from walkit.cli.output import bar, json_text, note, progress_shown, publish, saved, say
+from walkit.cli.output import bar, echo, json_text, note, progress_shown, publish, saved
 from walkit.storage.address import is_object_url
 
 OF_THE_COMMAND = {
@@ -117,7 +117,7 @@ def _shows_bar(args: argparse.Namespace) -> bool:
 
 def _step_printer(args: argparse.Namespace) -> Callable[[str], None] | None:
     """Return a function that prints the step of a benchmark; None without a terminal."""
-    return (lambda what: say(f"bench {args.kind}: {what}")) if progress_shown() else None
+    return (lambda what: echo(f"bench {args.kind}: {what}")) if progress_shown() else None
 
 
 def _publish(report: Measured, args: argparse.Namespace) -> int:

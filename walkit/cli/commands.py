@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from walkit._internal.text import aligned, counted
-from walkit.cli.output import bar, note, print_lines, progress_shown, publish, say
+from walkit.cli.output import bar, echo, note, print_lines, progress_shown, publish
 from walkit.cli.usage import UsageError
 from walkit.errors import MissingExtraError
 
@@ -74,7 +74,7 @@ def remove(args: argparse.Namespace) -> int:
         if not args.yes:
             print(f"Delete the log at {store.location}, with all its records? [yes/no] ", end="", flush=True)
             if sys.stdin.readline().strip().lower() != "yes":
-                say("nothing was deleted")
+                echo("nothing was deleted")
                 return 1
         print(f"deleted {counted(remove_log(store), 'object')} of {store.location}")
     return 0
@@ -112,7 +112,7 @@ def doctor(args: argparse.Namespace) -> int:
     """Check the machine, and print the findings; 1 if something is wrong."""
     from walkit.measure.health import doctor as look
 
-    progress = (lambda what: say(f"doctor: {what}")) if progress_shown() else None
+    progress = (lambda what: echo(f"doctor: {what}")) if progress_shown() else None
     report = look(args.path, spark=args.spark, progress=progress)
     publish("doctor", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
     return 0 if report.ok else 1
@@ -127,7 +127,7 @@ def simulate_world(args: argparse.Namespace) -> int:
 
     def progress(done: int) -> None:
         if shown and done % PROGRESS_EVERY == 0:
-            say(f"simulate world: {done:,} schedules")
+            echo(f"simulate world: {done:,} schedules")
 
     report = explore(
         args.seed,

@@ -14,7 +14,7 @@ import pyarrow as pa
 from walkit._internal.arguments import refuse
 from walkit._internal.text import aligned, counted
 from walkit.cli.dump import as_text
-from walkit.cli.output import bar, note, publish, saved, say
+from walkit.cli.output import bar, echo, note, publish, saved
 from walkit.cli.values import PlaceAt
 from walkit.errors import CorruptionError
 from walkit.objects.entrance import reader_at
@@ -56,7 +56,7 @@ def compare(args: argparse.Namespace) -> int:
             with bar(f"diff {args.left.path} {args.right.path}", " records") as progress:
                 found = diff((left.reader, left.lsn), (right.reader, right.lsn), progress)
     except CorruptionError as error:
-        say(f"walkit {args.command}: {error}")
+        echo(f"walkit {args.command}: {error}")
         return FAILED
     counts = DiffCounts.of(found)
     form = _form_of(args.out)

@@ -7,7 +7,7 @@ import os
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
-from walkit.cli.output import bar, note, publish, say
+from walkit.cli.output import bar, echo, note, publish
 from walkit.cli.usage import UsageError
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def _one_by_one(pairs: list[tuple[Scenario, Profile]], args: argparse.Namespace)
 
 def _save(report: Explorations, folder: str) -> None:
     if not report.violations:
-        say("no violation, so that none is saved")
+        echo("no violation, so that none is saved")
         return
     violation = report.violations[0]
     violation.save(folder)

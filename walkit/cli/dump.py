@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, TypeAlias
 import pyarrow as pa
 
 from walkit._internal.text import counted, lsn_range
-from walkit.cli.output import Bar, bar, note, saved, say, standard_output
+from walkit.cli.output import Bar, bar, echo, note, saved, standard_output
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, PayloadError
 from walkit.objects.entrance import reader_at
@@ -71,7 +71,7 @@ def dump(args: argparse.Namespace) -> int:
     if args.out is not None:
         note(f"{counted(written, 'record')} saved as {args.out}")
     for text, times in damage.items():
-        say(f"damaged: {text}" if text else f"damaged: {counted(times, 'place')} more")
+        echo(f"damaged: {text}" if text else f"damaged: {counted(times, 'place')} more")
     return 1 if damage else 0
 
 

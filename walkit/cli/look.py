@@ -10,7 +10,7 @@ from typing import Any
 
 from walkit._internal.text import aligned, bounds, counted
 from walkit.cli.compare import cell
-from walkit.cli.output import bar, publish, say
+from walkit.cli.output import bar, echo, publish
 from walkit.cli.usage import UsageError
 from walkit.errors import CorruptionError, PayloadUnreachableError
 from walkit.objects.entrance import reader_at
@@ -124,7 +124,7 @@ def repair(args: argparse.Namespace) -> int:
     except CorruptionError as error:
         if args.debug or args.policy == "salvage":
             raise
-        say(f"walkit repair: {error}. {WAYS_ON}")
+        echo(f"walkit repair: {error}. {WAYS_ON}")
         return 1
     publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
     return 1 if report.ok is False else 0

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from walkit.cli.output import SCHEMA_VERSION, bar, json_text, publish, say
+from walkit.cli.output import SCHEMA_VERSION, bar, echo, json_text, publish
 from walkit.cli.usage import UsageError
 from walkit.events import EventSink
 
@@ -76,7 +76,7 @@ def _rejoined(args: argparse.Namespace) -> bool:
 
     shown = _access(args)
     report = rejoin(args.folder, args.address, dry_run=True, force=args.force_rewind, **shown)
-    say(str(report))
+    echo(str(report))
     if report.action == "follow":
         return True
     if not args.yes:

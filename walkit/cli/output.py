@@ -56,7 +56,7 @@ def _is_free(descriptor: int) -> bool:
     return False
 
 
-def say(text: str) -> None:
+def echo(text: str) -> None:
     """Print one line to standard error; a closed standard error is not an error."""
     with contextlib.suppress(OSError, ValueError):
         print(text, file=sys.stderr, flush=True)
@@ -86,7 +86,7 @@ def events_printed(wanted: bool) -> Iterator[None]:
 def note(text: str) -> None:
     """Print one line of information to standard error: -q leaves it out."""
     if not _quiet:
-        say(text)
+        echo(text)
 
 
 def progress_shown() -> bool:

@@ -15,7 +15,7 @@ from walkit.crashlab.coverage import NAMES
 from walkit.crashlab.profiles import Profile
 from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, PendingChange
-from walkit.models.page_cache import KEPT, LOST, Fate
+from walkit.models.page_cache import KEPT, LOST, CrashOutcome
 from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage.object_files import LIFE, LOCK
 
@@ -49,21 +49,21 @@ class Choice:
         else:
             self.ways = 2 + torn + self._empty
 
-    def fate(self, number: int) -> Fate:
+    def fate(self, number: int) -> CrashOutcome:
         """Return the fate of this number, from 0 to `ways` - 1."""
         if self.change.kind == "cell":
-            return Fate(kept=number > 0, content=number - 1)
+            return CrashOutcome(kept=number > 0, content=number - 1)
         if number == self.ways - 1:
             return KEPT
         if number == 0:
             return LOST
         if number == 1 and self._empty:
-            return Fate(sectors=frozenset())
+            return CrashOutcome(sectors=frozenset())
         number -= self._empty
         some = self._sectors[:number]
         if not self._prefix:
             some = tuple(s for bit, s in enumerate(self._sectors) if number >> bit & 1)
-        return Fate(sectors=frozenset(some), grown=self._grown)
+        return CrashOutcome(sectors=frozenset(some), grown=self._grown)
 
     def describe(self, number: int) -> str:
         """Return the fate of the change, in words; "" if it is kept."""

@@ -135,7 +135,7 @@ OBJECT_SCENARIOS = (
         covers=("put", "recovery", "fence"),
     ),
     _ObjectScenario(
-        "objects-upkeep",
+        "objects-maintenance",
         "a reader claims records of a Store on object storage that is trimmed, compacted, and taken by a second writer",
         _upkeep,
         replace(SMALL, in_flight=2, policy=OneRecordPerFrame()),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit.demo.checks import CHECKS, Check, Evidence, judge
-from walkit.demo.pipeline import run_demo, tell
+from walkit.demo.pipeline import run, run_demo
 from walkit.demo.result import DemoResult
 
-__all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run_demo", "tell"]
+__all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run", "run_demo"]

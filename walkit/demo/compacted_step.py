@@ -59,7 +59,7 @@ def checkpoint_and_compact(
             joined, bootstraps = _joined(store, out / "joined-log", options)
         with printer.part("the Store goes back to the states at two LSNs"):
             first, second = (dict(store.state_at(lsn)) for lsn in (parts.first_lsn, parts.second_lsn))
-    printer.say(
+    printer.print_line(
         f"   {compaction.records_before:,} records became {compaction.records_after:,}, "
         f"{compaction.bytes_before:,} bytes became {compaction.bytes_after:,}; "
         f"opening took {before.duration_s * 1e3:,.0f} ms, and takes {after.duration_s * 1e3:,.0f} ms"

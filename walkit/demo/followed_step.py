@@ -239,7 +239,7 @@ def follow_while_driven(
         state, last_lsn = dict(store.items()), store.log.acked_lsn
     with printer.part("comparing the records of both logs"):
         seen = _compare(out / "log", replica_path)
-    printer.say(
+    printer.print_line(
         f"   killed at LSN {followed.killed_lsns[1]:,} of {followed.killed_lsns[0]:,}; started again "
         f"{followed.behind:,} records behind, and less than {CLOSE_S} s behind {followed.caught_up_s:.1f} s later"
     )

@@ -68,7 +68,7 @@ MADE = (
 """Files that the demo makes in its folder; the next run removes them."""
 
 
-def tell(
+def run(
     out: Path | None = None,
     *,
     operations: int = OPERATIONS_DEFAULT,
@@ -89,17 +89,17 @@ def tell(
     with _folder(OUT_DEFAULT if out is None else out) as folder:
         printer = ProgressPrinter(progress)
         result = DemoResult(out=folder, steps=printer.steps)
-        _tell_steps(result, workload, printer, progress)
+        _run_steps(result, workload, printer, progress)
         path = write_report(result)
         held = sum(c.held for c in result.checks)
-        printer.say(
+        printer.print_line(
             f"{held} of {len(CHECKS)} checks held{'' if result.ok else ': THE DEMO FAILED'}; "
             f"{sum(step.seconds for step in result.steps):.0f} s; report: {path}"
         )
     return result
 
 
-def _tell_steps(result: DemoResult, workload: Workload, printer: ProgressPrinter, progress: bool) -> None:
+def _run_steps(result: DemoResult, workload: Workload, printer: ProgressPrinter, progress: bool) -> None:
     from walkit.demo.followed_step import Followed, follow_while_driven
 
     out, options = result.out, log_options(workload.operations)
@@ -128,7 +128,7 @@ def _tell_steps(result: DemoResult, workload: Workload, printer: ProgressPrinter
         result.evidence = Evidence(operations=len(stream), moments=moments, **seen)
         for check in judge(table, result.evidence):
             result.checks.append(check)
-            printer.say(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
+            printer.print_line(f"   {'held ' if check.held else 'WRONG'} {check.name}: {check.text}")
 
 
 def log_options(operations: int) -> LogOptions:
@@ -145,8 +145,8 @@ def run_demo(
     writers: int = WRITERS_DEFAULT,
     progress: bool = True,
 ) -> int:
-    """Run the demo; return 0 only if every check held and compared something, else 1. Raises the errors of `tell`."""
-    return 0 if tell(out, operations=operations, writers=writers, progress=progress).ok else 1
+    """Run the demo; return 0 only if every check held and compared something, else 1. Raises the errors of `run`."""
+    return 0 if run(out, operations=operations, writers=writers, progress=progress).ok else 1
 
 
 def require_packages() -> None:
@@ -196,7 +196,7 @@ def _operations(
     with printer.part("pandas makes them a second way"):
         # The table is in event time as the stream is, and as long: its numbers are those of the stream.
         table = operation_table(_flights_until(flights, stream)).iloc[: len(stream)]
-    printer.say(
+    printer.print_line(
         f"   {len(flights):,} flights; {len(stream):,} operations in {stream.group_count:,} transactions"
     )
     return stream, parts, table
@@ -229,19 +229,19 @@ def _drive(
             run = result.drive = drive(store, workload, progress=progress, baseline=baseline, stream=stream)
         run.save(result.out / "run-drive")
         if run.interrupted:
-            printer.say(
+            printer.print_line(
                 f"interrupted after {run.records:,} of {len(stream):,} operations; "
                 f"the log is whole, the partial run is {result.out / 'run-drive.parquet'}"
             )
             raise KeyboardInterrupt
         last_lsn = store.log.acked_lsn
     latency = run.latency["total"]
-    printer.say(
+    printer.print_line(
         f"   {run.records_per_s:,.0f} records/s, p50 {latency.percentile(50) / 1e3:,.0f} us, "
         f"p99 {latency.percentile(99) / 1e3:,.0f} us; the raw device alone: {baseline.writes_per_s:,.0f} writes/s"
     )
     for warning in run.warnings:
-        printer.say(f"   WARNING: {warning}")
+        printer.print_line(f"   WARNING: {warning}")
     return {"first_lsn": last_lsn, "run_records": run.records}
 
 
@@ -270,7 +270,7 @@ def _kill_and_recover(
         with Store.open(path) as store:
             continued, continued_lsn = dict(store.items()), store.log.acked_lsn
             store.delete(key)
-    printer.say(
+    printer.print_line(
         f"   killed after {run.records:,} acknowledged records; recovered {recovered_lsn:,} "
         f"in {recovery.duration_s * 1000:,.0f} ms"
     )

@@ -33,7 +33,7 @@ class ProgressPrinter:
         """Announce a step, and time it."""
         step = Step(title=title)
         self.steps.append(step)
-        self.say(f"{len(self.steps)}. {title}")
+        self.print_line(f"{len(self.steps)}. {title}")
         began = time.perf_counter()
         try:
             yield
@@ -55,7 +55,7 @@ class ProgressPrinter:
         self.steps[-1].parts.append((title, took))
         self._print(f"   {took:.1f} s" if bar else f" {took:.1f} s")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a line."""
         self._print(text)
 

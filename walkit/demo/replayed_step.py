@@ -42,7 +42,7 @@ def replay_with_spark(out: Path, parts: Parts, printer: ProgressPrinter) -> dict
         both = walkit_spark.diff(log, out / "replica-log", unchanged=True)
         counts = {row["change"]: row["count"] for row in both.groupBy("change").count().collect()}
     found = Counter(change for change, _, _ in changes.values())
-    printer.say(
+    printer.print_line(
         f"   from LSN {lsns[0]:,} to {lsns[1]:,}: {_counts_text(found)}; primary and replica: {_counts_text(counts)}"
     )
     return {**states, "spark_changes": changes, "spark_replica_counts": counts}

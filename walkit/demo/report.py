@@ -121,7 +121,7 @@ def _made(result: DemoResult) -> str:
     for name in PACKAGES:
         with suppress(metadata.PackageNotFoundError):
             versions.append(f"{name} {metadata.version(name)}")
-    command = " ".join(["walkit", "demo", *sys.argv[2:]]) if sys.argv[1:2] == ["demo"] else "walkit.demo.tell"
+    command = " ".join(["walkit", "demo", *sys.argv[2:]]) if sys.argv[1:2] == ["demo"] else "walkit.demo.run"
     return (
         f"<p>Made on {datetime.now(UTC):%d %B %Y, %H:%M} UTC by <code>{escape(command)}</code>, on {escape(where)}, "
         f"with {escape(', '.join(versions))}.</p>"
@@ -250,7 +250,7 @@ def _compacted(result: DemoResult) -> str:
     return (
         text
         + html_table(("", "before", "after"), cells)
-        + _figures(plots.upkeep(done.segments_after, before=done.segments_before))
+        + _figures(plots.maintenance(done.segments_after, before=done.segments_before))
         + _openings(done.before, done.after)
         + _details("The checkpoint", saved)
         + _details("The compaction", report)

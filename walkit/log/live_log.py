@@ -71,7 +71,7 @@ class Contents(Protocol):
 
 
 class Segments(Protocol):
-    """The segments of an open log, wherever they are: the calls of upkeep and closing."""
+    """The segments of an open log, wherever they are: the calls of maintenance and closing."""
 
     epoch_began: LogEnd
     rotations: int

@@ -64,19 +64,21 @@ class LogParts(MaintenanceParts):
 
 
 def driver_of(
-    upkeep: MaintenanceParts, core: OrderingCore[Submitted], sink: FrameSink, name: str
+    maintenance: MaintenanceParts, core: OrderingCore[Submitted], sink: FrameSink, name: str
 ) -> CommitDriver:
     """Return the driver of the commit path of a log; `sink` takes its frames.
 
     A limited log refuses a segment that it has no room for.
     """
-    options, contents = upkeep.options, upkeep.contents
+    options, contents = maintenance.options, maintenance.contents
     if options.retention.at_capacity == "refuse":
-        sink = BoundedSink(sink, upkeep.segments, contents, options, upkeep.retention, upkeep.events)
+        sink = BoundedSink(
+            sink, maintenance.segments, contents, options, maintenance.retention, maintenance.events
+        )
     driver = CommitDriver(
         core,
         sink,
-        events=upkeep.events,
+        events=maintenance.events,
         name=name,
         sync_writes=options.durability == "sync",
         codec=options.codec,
@@ -84,22 +86,22 @@ def driver_of(
         clock=commit_clock(),
         write_timeout_us=(options.write_timeout_ms or 0) * 1000,
     )
-    upkeep.segments.maintenance.on_failure = driver.poison
+    maintenance.segments.maintenance.on_failure = driver.poison
     driver.delivery.bytes_max = options.queue_bytes_max
     driver.delivery.reread = lambda first_lsn, last_lsn: acknowledged_frames(contents, first_lsn, last_lsn)
-    driver.failure.on_poison = upkeep.lifetime.wake_end_watchers
+    driver.failure.on_poison = maintenance.lifetime.wake_end_watchers
     return driver
 
 
 def parts_of(
-    upkeep: MaintenanceParts, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts
+    maintenance: MaintenanceParts, core: OrderingCore[Submitted], driver: CommitDriver, ports: LogPorts
 ) -> LogParts:
     """Return all parts of a log. Begins what its retention asks for."""
-    upkeep.retention.begin()
+    maintenance.retention.begin()
     if ports.gate is not None:
         driver.guard(ports.gate)
     return LogParts(
-        **{part.name: getattr(upkeep, part.name) for part in fields(upkeep)},
+        **{part.name: getattr(maintenance, part.name) for part in fields(maintenance)},
         core=core,
         driver=driver,
         records_max=RECORDS_PER_FRAME_MAX if ports.gate is None else ports.gate.records_max,
@@ -180,13 +182,13 @@ def compose(
     segments = _segments(storage, manifest_store, options, events, core, began=began, slots=slots)
     contents = LogContents(storage, manifest_store, segments, core)
     lifetime, orphan_files = Lifetime(), OrphanFiles(storage, manifest_store)
-    upkeep = maintenance_parts(
+    maintenance = maintenance_parts(
         storage, options, manifest_store, segments, contents, core, orphan_files, lifetime, events
     )
-    driver = driver_of(upkeep, core, segments, _name(storage))
+    driver = driver_of(maintenance, core, segments, _name(storage))
     segments.watched, segments.poison = driver.watched, driver.poison
     lock.watch(segments, driver.poison)
-    return parts_of(upkeep, core, driver, ports)
+    return parts_of(maintenance, core, driver, ports)
 
 
 def core_of(

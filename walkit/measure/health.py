@@ -96,15 +96,15 @@ def _doctor(
     for path in chosen:
         if not (os.path.isdir(path) or is_object_url(path)):
             refuse("folders", path, "an existing folder, or the URL of an object store")
-    say = progress or (lambda _: None)
+    report = progress or (lambda _: None)
     findings = [*packages()]
     for path in dict.fromkeys(p if is_object_url(p) else os.path.realpath(p) for p in chosen):
-        say(f"measuring the disk of {path}")
+        report(f"measuring the disk of {path}")
         findings += folder(path)
-    say("looking for Java, a browser and JupyterLab")
+    report("looking for Java, a browser and JupyterLab")
     findings += java()
     if spark:
-        say("starting Spark, which takes some seconds")
+        report("starting Spark, which takes some seconds")
         findings += spark_starts()
     findings += [*browser(), *lab()]
     return HealthReport(findings=tuple(findings))

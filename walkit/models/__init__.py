@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from walkit.models.object_stores import PRICES as PRICES
     from walkit.models.object_stores import Price as Price
     from walkit.models.object_stores import delays as delays
-    from walkit.models.page_cache import Fate as Fate
-    from walkit.models.page_cache import FileFate as FileFate
+    from walkit.models.page_cache import CrashOutcome as CrashOutcome
+    from walkit.models.page_cache import FileOutcome as FileOutcome
     from walkit.models.remote_storage import REMOTE as REMOTE
     from walkit.models.remote_storage import RemoteStorage as RemoteStorage
     from walkit.models.throttled import ThrottledStorage as ThrottledStorage
@@ -37,7 +37,7 @@ _HOMES = {
     "device": ("PRESETS", "ConstantLatency", "DeviceModel", "LognormalLatency", "MeasuredLatency", "Stalls"),
     "faults": ("Fault", "FaultyStorage", "Operation"),
     "object_stores": ("PRICES", "Price", "delays"),
-    "page_cache": ("Fate", "FileFate"),
+    "page_cache": ("CrashOutcome", "FileOutcome"),
     "remote_storage": ("REMOTE", "RemoteStorage"),
     "throttled": ("ThrottledStorage",),
 }
@@ -47,13 +47,13 @@ __all__ = [
     "PRICES",
     "REMOTE",
     "ConstantLatency",
+    "CrashOutcome",
     "CrashReport",
     "CrashingStorage",
     "DeviceModel",
-    "Fate",
     "Fault",
     "FaultyStorage",
-    "FileFate",
+    "FileOutcome",
     "LognormalLatency",
     "MeasuredLatency",
     "Operation",

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from walkit._internal.html import table, tag
-from walkit.models.page_cache import FileFate, Keep
+from walkit.models.page_cache import FileOutcome, Keep
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +53,7 @@ class CrashReport:
     seed: int
     torn: bool
     sector_bytes: int
-    files: tuple[FileFate, ...]
+    files: tuple[FileOutcome, ...]
     names_kept: tuple[str, ...]
     names_undone: tuple[str, ...]
 

@@ -15,7 +15,7 @@ from walkit._internal.arguments import refuse
 from walkit._internal.locks import once
 from walkit.models.crash_report import CrashReport, PendingChange
 from walkit.models.namespace import Names
-from walkit.models.page_cache import Fate, FileFate, Inode, Keep
+from walkit.models.page_cache import CrashOutcome, FileOutcome, Inode, Keep
 from walkit.storage.interface import Buffer, OpenMode, checked_name
 from walkit.storage.memory import MemoryFile, MemoryStorage
 
@@ -62,7 +62,7 @@ class CrashingStorage(MemoryStorage):
         with once(self._guard), self._guard:
             survivors, kept, undone = self._tree.survivors(keep, chance)
             files: dict[str, Inode] = {}
-            fates: list[FileFate] = []
+            fates: list[FileOutcome] = []
             for name, inode in sorted(survivors.items()):
                 files[name], fate = inode.crash(name, keep, chance, torn, sector_bytes)
                 fates.append(fate)
@@ -108,7 +108,7 @@ class CrashingStorage(MemoryStorage):
 
     def image(
         self,
-        fates: Sequence[Fate],
+        fates: Sequence[CrashOutcome],
         *,
         sector_bytes: int = 512,
         changes: Sequence[PendingChange] | None = None,

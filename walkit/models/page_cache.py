@@ -22,7 +22,7 @@ numbers = itertools.count(1)
 """Numbers of changes, of bytes and of names: those that were made later have larger ones."""
 
 
-class Fate(NamedTuple):
+class CrashOutcome(NamedTuple):
     """The fate of one unsynced change in a power cut."""
 
     kept: bool = True
@@ -35,8 +35,8 @@ class Fate(NamedTuple):
     """The index of a cell's content; -1: its last durable one."""
 
 
-KEPT, LOST = Fate(), Fate(kept=False)
-Fates = Mapping[tuple[int, int], Fate]
+KEPT, LOST = CrashOutcome(), CrashOutcome(kept=False)
+Fates = Mapping[tuple[int, int], CrashOutcome]
 """By number and offset of a change: a sync within a write leaves two of one number. Those not named are lost."""
 
 
@@ -70,7 +70,7 @@ class Change:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class FileFate:
+class FileOutcome:
     """The effect of a power cut on one file.
 
     Counts are of changes (writes, allocations, shortenings) that no sync had covered; `bytes_lost` counts bytes of
@@ -212,7 +212,7 @@ class Inode(MemoryInode):
 
     def crash(
         self, name: str, keep: Keep, chance: random.Random, torn: bool, sector: int
-    ) -> tuple[Inode, FileFate]:
+    ) -> tuple[Inode, FileOutcome]:
         """Return one possible content of the file after a power cut, and its report."""
         after = Inode()
         after.durable = self.durable.copy()
@@ -223,7 +223,7 @@ class Inode(MemoryInode):
         after.content = after.durable.copy()
         return after, fate
 
-    def _crash_cell(self, name: str, image: Content, keep: Keep, chance: random.Random) -> FileFate:
+    def _crash_cell(self, name: str, image: Content, keep: Keep, chance: random.Random) -> FileOutcome:
         contents = self.cell_contents or ()
         choice = {"none": -1, "all": len(contents) - 1}.get(keep)
         if choice is None:
@@ -232,11 +232,11 @@ class Inode(MemoryInode):
             image.shorten(0)
             image.write(0, contents[choice])
         what = "lost" if choice < 0 else "kept" if choice == len(contents) - 1 else "earlier content"
-        return FileFate(name=name, cell=what)
+        return FileOutcome(name=name, cell=what)
 
     def _crash_pages(
         self, name: str, image: Content, keep: Keep, chance: random.Random, torn: bool, sector: int
-    ) -> FileFate:
+    ) -> FileOutcome:
         kept = lost = torn_count = bytes_lost = 0
         # Another bias for each image, so that nearly nothing and nearly everything come up as well as halves.
         bias = {"none": 0.0, "all": 1.0}.get(keep)
@@ -258,7 +258,7 @@ class Inode(MemoryInode):
             else:
                 lost += 1
                 bytes_lost += len(change.data)
-        return FileFate(name=name, kept=kept, lost=lost, torn=torn_count, bytes_lost=bytes_lost)
+        return FileOutcome(name=name, kept=kept, lost=lost, torn=torn_count, bytes_lost=bytes_lost)
 
     def _take_pending(self, mark: int, *, apply: bool) -> None:
         covered = [change for change in self.pending if change.number <= mark]

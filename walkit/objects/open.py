@@ -224,8 +224,8 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     files = ObjectFiles(
         storage=folder, vouched=vouched, maintenance=maintenance, events=events, epoch_began=place.end
     )
-    upkeep = maintenance_parts(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
-    driver = driver_of(upkeep, core, sink, name)
+    parts = maintenance_parts(folder, options, vouched, files, contents, core, sweeper, lifetime, events)
+    driver = driver_of(parts, core, sink, name)
     save = _saver(vouched, driver.poison)
     maintenance.every(SAVE_S, save, "seal")
     sink.save_soon = lambda: maintenance.submit("seal", save)
@@ -233,7 +233,7 @@ def compose(opening: Opening, options: LogOptions, events: EventSink, ports: Log
     sink.segment_begun = files.count_segment
     if sweeper.is_behind:
         maintenance.submit("retain", partial(sweep, sweeper))
-    return parts_of(upkeep, core, driver, ports)
+    return parts_of(parts, core, driver, ports)
 
 
 def sweep(sweeper: Sweeper) -> None:

@@ -28,9 +28,9 @@ from walkit.plots.live_load import (
     move_live_rates,
 )
 from walkit.plots.load import latency_over_load
+from walkit.plots.maintenance import Amplification, amplification, maintenance
 from walkit.plots.order import order_cost
 from walkit.plots.phases import PhaseLike, RecoveryReportLike, recoveries, recovery_timeline
-from walkit.plots.picture import svg_of
 from walkit.plots.positions import segments
 from walkit.plots.ratios import ratios
 from walkit.plots.replicas import (
@@ -43,8 +43,8 @@ from walkit.plots.replicas import (
     state_lanes,
 )
 from walkit.plots.states import StateLane, states_timeline
+from walkit.plots.svg import svg_of
 from walkit.plots.timeline import LiveSeries, throughput_timeline
-from walkit.plots.upkeep import Amplification, amplification, upkeep
 from walkit.plots.world import world_schedule
 
 __all__ = [
@@ -79,6 +79,7 @@ __all__ = [
     "live_frames",
     "live_latency",
     "live_rates",
+    "maintenance",
     "move_live_frames",
     "move_live_latency",
     "move_live_rates",
@@ -98,6 +99,5 @@ __all__ = [
     "states_timeline",
     "svg_of",
     "throughput_timeline",
-    "upkeep",
     "world_schedule",
 ]

@@ -98,7 +98,7 @@ def figure_html(figure: go.Figure, *, config: Mapping[str, Any] = CONFIG, cdn: b
     plotly's address for the version that this figure was made with, unless `cdn` is false, and shows the picture
     without an answer.
     """
-    from walkit.plots.picture import svg_of
+    from walkit.plots.svg import svg_of
 
     alt = alt_text(figure)
     height = int(figure.layout.height or 420)

@@ -13,8 +13,8 @@ from walkit._internal.arguments import check_choice, check_number, refuse
 from walkit.errors import MissingExtraError
 from walkit.plots.display import Figure, FileStyle, restored
 from walkit.plots.export import save_data
-from walkit.plots.picture import WIDTH_PX, svg_of
 from walkit.plots.style import COLOURS
+from walkit.plots.svg import WIDTH_PX, svg_of
 
 COLUMN_IN, PAGE_IN = 3.33, 7.0
 """Widths of a figure in one of two columns, and over both, in inches."""

@@ -7,7 +7,7 @@ from html import escape
 
 from walkit._internal.text import counted, lsn_range
 from walkit.plots.facts import drawn_by, short_name
-from walkit.plots.rows import Box, Look, Mark, RowPanel, draw_rows
+from walkit.plots.lanes import Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, VERMILION, WINE, Figure
 from walkit.recovery.scan_report import FAULTS, RangeVerdict, ScanReport, SegmentFacts, Verdict, lsn_text
 

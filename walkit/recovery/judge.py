@@ -270,7 +270,7 @@ class Judge:
     def _unsealed(self, finding: SegmentFinding, later: list[SegmentFinding]) -> Rows:
         header = finding.header
         if header is None:
-            yield from self._headless(finding, next_start(later, self.end.position))
+            yield from self._without_header(finding, next_start(later, self.end.position))
         else:
             yield from self._with_header(finding, header, later)
         if isinstance(finding.error, _REFUSED) and finding.name not in self._named:
@@ -400,7 +400,7 @@ class Judge:
 
     # -- segments without a header, and missing files
 
-    def _headless(self, finding: SegmentFinding, until: int | None) -> Rows:
+    def _without_header(self, finding: SegmentFinding, until: int | None) -> Rows:
         """Judge a segment without a header that can be trusted: unused, being written just now, or damaged."""
         at, name = self.end.position, finding.name
         refused = isinstance(finding.error, _REFUSED)

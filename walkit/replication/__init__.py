@@ -43,7 +43,7 @@ The way of a frame from the primary's commit to the replica's acknowledgement:
 from __future__ import annotations
 
 from walkit.replication.core.states import StateSpan
-from walkit.replication.delta.polls import DeltaOptions, SessionStatus
+from walkit.replication.delta.poll_server import DeltaOptions, SessionStatus
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.delta.state import LATENCIES, ReaderState

@@ -12,7 +12,7 @@ from walkit.models.device import (
 )
 from walkit.simulate.commit import Call, CommitSimulation, Host, Step
 from walkit.simulate.drive import CallColumns, drive
-from walkit.simulate.fit import fitted_device
+from walkit.simulate.fit_device import fitted_device
 from walkit.simulate.order import order_cost
 from walkit.simulate.replicas import Replicas
 

@@ -20,8 +20,8 @@ from walkit._internal.arguments import check_number, refuse
 from walkit.models.device import Device, DeviceModel
 from walkit.models.remote_storage import REMOTE
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta.poller import DeltaPoller
-from walkit.replication.delta.polls import DeltaCounts, DeltaOptions, DeltaPolls, Reply
+from walkit.replication.delta.poll_client import DeltaPoller
+from walkit.replication.delta.poll_server import DeltaCounts, DeltaOptions, DeltaPolls, Reply
 from walkit.replication.delta.replayer import (
     ApplyRange,
     DeltaReplayer,

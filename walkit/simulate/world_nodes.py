@@ -20,7 +20,7 @@ from walkit.models import CrashingStorage
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.core.publisher import Publisher
 from walkit.replication.delta.messages import DELTA_VERSION_MAX
-from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.poll_server import DeltaOptions
 from walkit.replication.delta.reader import DeltaReader
 from walkit.replication.delta.replayer import ReplayLimits
 from walkit.replication.primary.server import Primary

@@ -148,7 +148,7 @@ class OtherProcess:
         assert self._child.stdout is not None
         return self._child.stdout.readline().rstrip("\n")
 
-    def tell(self, line: str) -> None:
+    def send(self, line: str) -> None:
         """Send the child a line."""
         assert self._child.stdin is not None
         self._child.stdin.write(line + "\n")

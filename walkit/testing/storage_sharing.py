@@ -129,7 +129,7 @@ class LockTests(StorageHooks):
         with OtherProcess(self.other_opening(storage), HOLD) as child:
             assert child.line() == "held"
             lock.release()
-            child.tell("again")
+            child.send("again")
             assert child.line() == "free"
 
     def test_a_killed_process_frees_its_lock(self, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ for line in sys.stdin:
         with closing(made(storage, 16)) as cell, OtherProcess(self.other_opening(storage), source) as child:
             for turn in range(3):
                 cell.write(0, b"parent %d" % turn)
-                child.tell(f"child  {turn}")
+                child.send(f"child  {turn}")
                 assert child.line() == f"parent {turn}"
                 assert child.line() == "stored"
                 assert cell.read() == b"parent %dchild  %d" % (turn, turn)

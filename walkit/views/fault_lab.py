@@ -42,8 +42,8 @@ from walkit.workload.inject_damage import flip_a_bit, leave_half_a_frame, remove
 from walkit.workload.steady import ContinuousLoad
 
 FaultName = Literal["sigkill", "half-frame", "bit", "missing", "power", "full", "sync"]
-Fate = Literal["kept", "cut", "hole", "lost", "damaged"]
-FATES: tuple[Fate, ...] = ("kept", "cut", "hole", "lost", "damaged")
+FrameFate = Literal["kept", "cut", "hole", "lost", "damaged"]
+FATES: tuple[FrameFate, ...] = ("kept", "cut", "hole", "lost", "damaged")
 
 FRAME_BYTES_SHOWN = 1024
 """Most bytes of a cut or damaged frame that a report holds."""
@@ -130,7 +130,7 @@ class Refusal:
 class ByteRange:
     """A range of bytes of a log, and its fate."""
 
-    fate: Fate
+    fate: FrameFate
     size_bytes: int
     words: str
 
@@ -224,7 +224,7 @@ def refused(error: WalkitError, policy: str, found: ScanReport) -> Outcome:
 
 
 def _strip_of(recovery: RecoveryReport, first_position: int) -> Iterable[ByteRange]:
-    gaps: list[tuple[int, int, Fate, str]] = [
+    gaps: list[tuple[int, int, FrameFate, str]] = [
         (g.start_position, g.end_position, "lost", f"{lsn_range(g.first_lsn, g.last_lsn)}: {g.reason}")
         for g in recovery.lost
     ]
@@ -254,7 +254,7 @@ def _kept(start: int, end: int) -> ByteRange:
     return ByteRange(fate="kept", size_bytes=end - start, words=f"positions {start:,} to {end:,}")
 
 
-_FOUND: dict[Verdict, Fate] = {
+_FOUND: dict[Verdict, FrameFate] = {
     Verdict.INTACT: "kept",
     Verdict.TORN: "cut",
     Verdict.HOLE: "hole",

@@ -9,7 +9,7 @@ from typing import Any
 
 from walkit._internal.html import table, tag
 from walkit._internal.text import counted
-from walkit.plots import amplification, upkeep
+from walkit.plots import amplification, maintenance
 from walkit.plots.facts import short_name
 from walkit.views.base import (
     Button,
@@ -51,7 +51,7 @@ class CompactionView(ReportView):
             return
         self.text.object = f"<p><b>{escape(report.words)}</b></p>"
         going = [segment.name for segment in report.preview.segments]
-        drawing = upkeep(report.after, before=report.before, going=going)
+        drawing = maintenance(report.after, before=report.before, going=going)
         # Its folder is the session's own, and means nothing to a viewer.
         title = drawing.layout.title.text
         drawing.layout.title.text = title.replace(escape(short_name(report.after.location)), "The store", 1)
@@ -121,7 +121,7 @@ STEP_BUTTONS: dict[Step, str] = {
 
 
 class CompactionPage(Form):
-    """A button for each step of upkeep, and the store's segments before and after it."""
+    """A button for each step of maintenance, and the store's segments before and after it."""
 
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class CompactionPage(Form):
         self.new_log.on_click(self._new_log)
 
     def _step(self, step: Step, _: Any) -> None:
-        self.session.upkeep(step)
+        self.session.maintenance(step)
         self.refresh()
 
     def _new_log(self, _: Any) -> None:
@@ -174,4 +174,4 @@ with walkit.Store.open("store") as store:
     before = store.inventory()
     store.checkpoint()
     store.compact()
-    figure = walkit.plots.upkeep(store.inventory(), before=before)"""
+    figure = walkit.plots.maintenance(store.inventory(), before=before)"""

@@ -50,9 +50,9 @@ from walkit.views.fault_lab import (
     ROUNDS,
     SEGMENT_BYTES_MEASURED,
     CutFrame,
-    Fate,
     FaultName,
     FaultReport,
+    FrameFate,
     Outcome,
     Refusal,
 )
@@ -64,7 +64,13 @@ NOTHING_YET = example_html(
 )
 FRAME_BYTES_DRAWN = 256
 
-COLOURS: dict[Fate, str] = {"kept": GREEN, "cut": PURPLE, "hole": YELLOW, "lost": GREY, "damaged": DAMAGED}
+COLOURS: dict[FrameFate, str] = {
+    "kept": GREEN,
+    "cut": PURPLE,
+    "hole": YELLOW,
+    "lost": GREY,
+    "damaged": DAMAGED,
+}
 APPLIED = "font-weight:bold;background:color-mix(in srgb, var(--accent, #0072b2) 18%, transparent)"
 
 

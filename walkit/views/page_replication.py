@@ -173,7 +173,7 @@ class Member:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
+class LabSnapshot:
     """All that is shown of a moment."""
 
     members: tuple[Member, ...]
@@ -209,7 +209,7 @@ class _Node:
             self.link.close()
 
 
-class _Belongings:
+class _Resources:
     """A folder, processes and links, which must not outlive a session. Safe from any thread."""
 
     def __init__(self) -> None:
@@ -244,7 +244,7 @@ class ReplicationLab:
 
     def __init__(self) -> None:
         self.jobs = Jobs("walkit-replication")
-        self._belongings = _Belongings()
+        self._belongings = _Resources()
         self._codec, self._load = "zstd", PacedLoad()
         self._zero_s = 0.0
         self._finalizer = weakref.finalize(self, self._belongings.remove)
@@ -444,14 +444,14 @@ class ReplicationLab:
             f"{len(self.readers)} of {READERS_MAX} delta readers; codec {self._codec or 'none'}."
         )
 
-    def picture(self) -> Picture:
+    def picture(self) -> LabSnapshot:
         """Return the current state. Never waits for a process."""
         seats = list(self._belongings.seats.values())
         now = time.time()
         since = now - WINDOW_S
         primary = next((seat for seat in seats if seat.name == PRIMARY), None)
         said = None if primary is None or primary.child is None else primary.child.newest
-        return Picture(
+        return LabSnapshot(
             members=tuple(map(self._member, seats)),
             lag=tuple(seat.history.lag() for seat in seats if seat.name != PRIMARY),
             bars=tuple(bar for seat in seats for bar in seat.history.bars(now, since)),
@@ -545,7 +545,7 @@ class ReplicationView(View):
             self.members, self.lag, self.states, self.sent, sizing_mode="stretch_width", margin=0
         )
 
-    def update(self, picture: Picture) -> None:
+    def update(self, picture: LabSnapshot) -> None:
         """Show a moment; figures without data are hidden."""
         self.members.object = members_html(picture.members)
         drawn = bool(picture.bars)

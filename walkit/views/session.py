@@ -228,7 +228,7 @@ RUNS_MAX = 50
 LIVE = "Live page"
 
 
-class _Belongings:
+class _Resources:
     """A folder, the child and the store that write in it, which must not outlive a session. Safe from any thread."""
 
     def __init__(self) -> None:
@@ -271,7 +271,7 @@ class Session:
     """
 
     def __init__(self) -> None:
-        self._belongings = _Belongings()
+        self._belongings = _Resources()
         self.folder = self._belongings.folder
         self.path = os.path.join(self.folder, "log")
         """The scratch log that is written to, or was last."""
@@ -338,7 +338,7 @@ class Session:
         """Let the writers finish the record under way, and close the log."""
         self.jobs.start("stopping the writers", lambda _: self._stop())
 
-    def upkeep(self, step: Step) -> None:
+    def maintenance(self, step: Step) -> None:
         """Do one step on the session's store, which the first one makes: see `Shelf`."""
         self.jobs.start(STEPS[step], lambda _: self._upkeep(step))
 

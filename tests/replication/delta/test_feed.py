@@ -14,7 +14,6 @@ from tests.support.threads import Task, wait_until
 from walkit.errors import OptionsError
 from walkit.log.observe import Observation
 from walkit.replication import ProtocolError
-from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import (
     DeltaEnd,
     PollAnswer,
@@ -23,7 +22,8 @@ from walkit.replication.delta.messages import (
     checksum_of,
     delta_frames,
 )
-from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.poll_server import DeltaOptions
+from walkit.replication.delta.server_feed import DeltaFeed
 
 NEVER_MS = 3_600_000
 

@@ -26,7 +26,7 @@ from walkit.replication.delta.messages import (
     checksum_of,
     delta_frames,
 )
-from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.poll_server import DeltaOptions
 from walkit.replication.delta.wire import (
     POLL_METHOD,
     decode_poll,

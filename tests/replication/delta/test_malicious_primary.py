@@ -38,9 +38,8 @@ from walkit.format.layout import ALIGNMENT_BUFFERED
 from walkit.format.manifest import MANIFEST_NAME
 from walkit.models import FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits, ReplicaFailedError
-from walkit.replication.delta import loop as delta_loop
 from walkit.replication.delta import opening as delta_opening
-from walkit.replication.delta.feed import DeltaFeed
+from walkit.replication.delta import reader_loop as delta_loop
 from walkit.replication.delta.loader import RangeLoader, Reached, Workers
 from walkit.replication.delta.messages import (
     DeltaEnd,
@@ -50,6 +49,7 @@ from walkit.replication.delta.messages import (
     checksum_of,
     delta_frames,
 )
+from walkit.replication.delta.server_feed import DeltaFeed
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.delta.wire import POLL_METHOD, decode_poll, encode_reply
 from walkit.replication.logs.source import StoredSource

@@ -25,7 +25,7 @@ from walkit.replication.delta.messages import (
     PollRequest,
     checksum_of,
 )
-from walkit.replication.delta.polls import DeltaOptions, DeltaPolls, Reply
+from walkit.replication.delta.poll_server import DeltaOptions, DeltaPolls, Reply
 from walkit.replication.delta.session import DeltaSession, DeltaState
 
 LOG_ID, EPOCH_ID = 7, 8

@@ -31,7 +31,7 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
-from walkit.replication.delta.link import PollLink
+from walkit.replication.delta.client_channel import PollLink
 from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage import FileStorage, MemoryStorage
 from walkit.storage.interface import LockHolder

@@ -18,9 +18,8 @@ from walkit.errors import CorruptionError, GapError, StorageError
 from walkit.models import CrashingStorage
 from walkit.replication import ProtocolError
 from walkit.replication.core.backoff import Backoff
-from walkit.replication.delta.feed import DeltaFeed
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.poll_client import DeltaPoller
 from walkit.replication.delta.replayer import (
     ApplyRange,
     DeltaReplayer,
@@ -29,6 +28,7 @@ from walkit.replication.delta.replayer import (
     ReplayLimits,
     ReplayStep,
 )
+from walkit.replication.delta.server_feed import DeltaFeed
 
 LOG_ID = 7
 SMALL = ReplayLimits(loads_max=3, load_bytes=256, bytes_max=1024, parts_max=4, tries_max=3)

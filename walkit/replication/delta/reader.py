@@ -25,10 +25,10 @@ from walkit.record import AppendResult, Kind, Record
 from walkit.replication.core.backoff import Backoff
 from walkit.replication.delta.checkpoint import DeltaCheckpoint, refuse_gone, refuse_short, restored_state
 from walkit.replication.delta.loader import RangeLoader, Reached
-from walkit.replication.delta.loop import DeltaLoop
 from walkit.replication.delta.maintenance import CLAIM_S, ReaderMaintenance
 from walkit.replication.delta.messages import DELTA_VERSION_MAX, DeltaEnd
-from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.poll_client import DeltaPoller
+from walkit.replication.delta.reader_loop import DeltaLoop
 from walkit.replication.delta.replayer import DeltaReplayer, ReplayLimits
 from walkit.replication.delta.state import ReaderState
 from walkit.replication.delta.status import DeltaReaderStatus

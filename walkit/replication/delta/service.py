@@ -13,9 +13,9 @@ from walkit._internal.threads import Latch
 from walkit.errors import WalkitError
 from walkit.log.wal import WriteAheadLog
 from walkit.metrics import DeltaServedStatistics
-from walkit.replication.delta.feed import DeltaFeed, PollCall
 from walkit.replication.delta.messages import PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta.polls import DeltaOptions, SessionStatus
+from walkit.replication.delta.poll_server import DeltaOptions, SessionStatus
+from walkit.replication.delta.server_feed import DeltaFeed, PollCall
 from walkit.replication.delta.wire import decode_poll, encode_reply
 from walkit.replication.logs.source import Source, require_newest
 from walkit.replication.protocol.failures import ProtocolError

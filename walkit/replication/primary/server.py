@@ -21,7 +21,7 @@ from walkit.read.claim import LEASE_S_DEFAULT
 from walkit.read.reader import LogReader
 from walkit.replication.core.absence import Absence
 from walkit.replication.core.publisher import Publisher
-from walkit.replication.delta.polls import DeltaOptions
+from walkit.replication.delta.poll_server import DeltaOptions
 from walkit.replication.delta.service import DeltaService
 from walkit.replication.delta.wire import POLL_METHOD
 from walkit.replication.logs.imported_log import ImportedLog

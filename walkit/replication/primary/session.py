@@ -199,7 +199,7 @@ class Session:
         self._inbox_budget.release(len(data))
         try:
             if self.core.state == "waiting":
-                return self._greeted(data)
+                return self._on_hello(data)
             if len(data) > REPLY_BYTES_MAX:
                 raise WireError(f"a message of {len(data):,} bytes after the hello")
             return self.core.receive(decode_from_subscriber(data), now_ms())
@@ -210,7 +210,7 @@ class Session:
         except WalkitError as error:
             return self._failed(error)
 
-    def _greeted(self, data: bytes) -> list[PublisherStep]:
+    def _on_hello(self, data: bytes) -> list[PublisherStep]:
         """Look at the first message, which must be a hello.
 
         It is unpacked for one caller at a time, as a lineage may be long.

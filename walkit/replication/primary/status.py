@@ -12,7 +12,7 @@ from walkit._internal.text import aligned, counted
 from walkit.metrics import PeerStatistics
 from walkit.replication.core.publisher import CONTACT_MS, Publisher
 from walkit.replication.core.states import StateSpan, spans_of
-from walkit.replication.delta.polls import SessionStatus
+from walkit.replication.delta.poll_server import SessionStatus
 from walkit.replication.primary.replica_acks import AckStatus
 from walkit.segments.consumer_files import ClaimFact
 

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from walkit.errors import WalkitError
-from walkit.replication.delta.polls import SessionStatus
+from walkit.replication.delta.poll_server import SessionStatus
 from walkit.replication.logs.source import Source
 from walkit.replication.primary.replica_acks import AckStatus
 from walkit.replication.primary.status import FollowerStatus, PrimaryStatus

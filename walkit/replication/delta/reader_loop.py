@@ -16,12 +16,12 @@ from walkit._internal.threads import WakeEvent
 from walkit.errors import DivergenceError, OptionsError, WalkitError
 from walkit.events import EventSink
 from walkit.replication.core.absence import is_absent
-from walkit.replication.delta.link import POLL_WAIT_MS, PollLink, Received
+from walkit.replication.delta.client_channel import POLL_WAIT_MS, PollLink, Received
 from walkit.replication.delta.loader import LoadedRange, RangeLoader, Workers, check_history
 from walkit.replication.delta.maintenance import ReaderMaintenance
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
 from walkit.replication.delta.opening import Opening
-from walkit.replication.delta.poller import DeltaPoller
+from walkit.replication.delta.poll_client import DeltaPoller
 from walkit.replication.delta.replayer import ApplyRange, DeltaReplayer, EndReplay, LoadRange, ReplayStep
 from walkit.replication.delta.state import ReaderFigures, ReaderState
 from walkit.replication.logs.source import SharedLog

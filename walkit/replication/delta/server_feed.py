@@ -19,7 +19,7 @@ from walkit.errors import LogClosedError, WalkitError
 from walkit.log.observe import Observation, ObservedFrames
 from walkit.log.wal import WriteAheadLog
 from walkit.replication.delta.messages import DeltaEnd, PollAnswer, PollRefusal, PollRequest
-from walkit.replication.delta.polls import DeltaCounts, DeltaOptions, DeltaPolls, Reply, SessionStatus
+from walkit.replication.delta.poll_server import DeltaCounts, DeltaOptions, DeltaPolls, Reply, SessionStatus
 from walkit.replication.delta.stored_frames import StoredFrames
 from walkit.replication.logs.source import Source, require_promises
 from walkit.replication.transport.threads import now_ms

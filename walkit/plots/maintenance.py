@@ -10,7 +10,7 @@ from typing import NamedTuple
 from walkit._internal.text import counted, lsn_range
 from walkit.plots import style
 from walkit.plots.facts import drawn_by, short_name
-from walkit.plots.rows import FLAG, Box, Look, Mark, RowPanel, draw_rows
+from walkit.plots.lanes import FLAG, Box, Look, Mark, RowPanel, draw_rows
 from walkit.plots.style import Figure, figure, go
 from walkit.plots.units import bytes_text
 from walkit.read.inventory import LogInventory, SegmentStock
@@ -75,7 +75,7 @@ _BELOW = Look(style.PURPLE, 4)
 _LIVE, _DEAD, _HELD = Look(style.SKY, 0), Look(style.NEUTRAL, 2), Look(style.VERMILION, 3)
 
 
-def upkeep(
+def maintenance(
     inventory: LogInventory,
     *,
     before: LogInventory | None = None,

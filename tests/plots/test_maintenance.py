@@ -11,7 +11,7 @@ import walkit
 from tests.support.logs import tiny
 from tests.support.stores import memory_store
 from walkit.models import CrashingStorage
-from walkit.plots import recovery_over_checkpoint, upkeep
+from walkit.plots import maintenance, recovery_over_checkpoint
 
 
 def boxes(drawing: go.Figure, row: str, axis: str = "y") -> dict[str, list[tuple[float, float]]]:
@@ -38,7 +38,7 @@ def test_segments_marks_claims_and_cursors() -> None:
         log.hold("slow", 19)
         log.cursor("c").advance(30)
         found = log.inventory()
-    drawing = upkeep(found)
+    drawing = maintenance(found)
     shown = boxes(drawing, "segments")
     first = found.segments[0]
     assert (first.first_lsn, first.last_lsn) == (9, 16)
@@ -66,7 +66,7 @@ def test_live_keys_of_a_store_before_and_after() -> None:
         before = store.inventory()
         store.compact()
         found = store.inventory()
-    drawing = upkeep(found, before=before)
+    drawing = maintenance(found, before=before)
     live = boxes(drawing, "live keys", "y2")["live"]
     with_keys = [s for s in found.segments if s.live_keys]
     assert len(live) == len(with_keys)
@@ -87,9 +87,9 @@ def test_live_keys_of_a_store_before_and_after() -> None:
 def test_only_an_inventory_is_drawn(wrong: Any) -> None:
     """Draw something else: a TypeError that names the right type; an empty log is drawn."""
     with pytest.raises(TypeError, match="inventory"):
-        upkeep(wrong)
+        maintenance(wrong)
     with walkit.open(storage=CrashingStorage()) as log:
-        assert "0 segments" in upkeep(log.inventory()).layout.title.text
+        assert "0 segments" in maintenance(log.inventory()).layout.title.text
 
 
 def test_openings_over_the_age_of_the_checkpoint() -> None:
