@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -73,6 +74,47 @@ def test_hanging_payload_device_holds_no_work_of_the_log(operation: Any, file: s
         assert store[b"k"] == value_of(11, 18_000) and store[b"small"] == b"2"
         store.checkpoint()
         assert floor_of(store.log) == 11
+
+
+@pytest.mark.parametrize("operation", ["read", "sync_directory"])
+def test_log_that_hangs_under_a_freeing_closes_in_its_time(operation: Any) -> None:
+    """Goal: a search for live links delays no closing for good. Method: hang the log under a trim's freeing."""
+    storage, payloads = FaultyMemory(), CrashingStorage()
+    options = linked(payloads, write_timeout_ms=500)
+    log = walkit.open(storage=storage, options=options, **QUIET)
+    log.append_many([value_of(number) for number in range(10)])
+    hang = storage.hang(operation, times=1)
+    log.trim(5)
+    assert hang.entered.wait(30)
+    began = time.monotonic()
+    log.close()
+    assert time.monotonic() - began < 8
+    with walkit.open(storage=storage, options=options, **QUIET) as log:
+        log.append(value_of(10))
+        hang.cancel()
+        assert floor_of(log) == 0, "the earlier opening frees nothing"
+        log.trim(6)
+        assert floor_of(log) == 6 and values(log) == [value_of(number) for number in range(6, 11)]
+
+
+def test_count_of_payloads_holds_up_nothing() -> None:
+    """Goal: `payload_usage` delays no trim, checkpoint or closing, and ends with the log. Method: hang its reading."""
+    storage, payloads = FaultyMemory(), CrashingStorage()
+    store = walkit.Store.open(storage=storage, options=linked(payloads), **QUIET)
+    for number in range(3):
+        store.put(b"k", value_of(number))
+    hang = storage.hang("read", "*.segment", times=1)
+    with ThreadPoolExecutor(1) as pool:
+        usage = pool.submit(store.log.payload_usage)
+        assert hang.entered.wait(30)
+        store.checkpoint()
+        store.log.trim(2)
+        store.close()
+        assert not usage.done()
+        hang.cancel()
+        assert isinstance(usage.exception(30), walkit.LogClosedError)
+    with pytest.raises(walkit.LogClosedError):
+        store.log.payload_usage()
 
 
 def test_what_can_be_freed_is_freed_before_a_log_closes() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
 import shutil
@@ -16,6 +17,7 @@ import pytest
 import walkit
 from tests.links.made import OVER, linked, value_of
 from tests.support.logs import Child, tiny, values
+from walkit.commit.ticket import SingleTicket
 from walkit.log.validate import make_ticket
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
@@ -177,6 +179,15 @@ def test_payloads_of_withdrawn_records_are_dead_and_go_with_the_others() -> None
         assert log.statistics().payload_dead_bytes == usage.dead_bytes
         log.trim(1)
         assert floor_of(log) == 2
+
+
+def test_records_with_links_are_forgotten_once_they_are_written() -> None:
+    """Goal: a log that is never trimmed keeps nothing of its records in memory. Method: count tickets."""
+    with walkit.open(storage=CrashingStorage(), options=linked(CrashingStorage())) as log:
+        for number in range(50):
+            log.append(value_of(number))
+        gc.collect()
+        assert sum(type(each) is SingleTicket for each in gc.get_objects()) < 10
 
 
 def test_values_after_a_payload_log_went_back_stay(tmp_path: Path) -> None:

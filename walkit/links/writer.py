@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final
 
+from walkit._internal.locks import WORK, marked
 from walkit._internal.threads import Latch, LogThread, WakeEvent
 from walkit.commit.policy import CappedFrames
 from walkit.commit.ticket import PUT_KEYED, PUT_VALUE, BatchSlot, SingleTicket, Ticket
@@ -135,7 +136,7 @@ class PayloadWriter:
         self._wake, self._closing = WakeEvent(), Latch()
         self._cause: WalkitError | None = None
         """Why the payload log is away; of the writer's thread."""
-        # Appended by the writer's thread, taken from the left by `settled_lsn`; each by one call.
+        # Appended by the writer's thread, and taken from the left with the driver's lock held.
         self._released: deque[tuple[int, SingleTicket]] = deque()
         """Each ticket that was released and is perhaps not written yet, with the payload that was settled before."""
         self._settled_lsn = payload_log.acked_lsn
@@ -270,14 +271,11 @@ class PayloadWriter:
             return None
         # First: a trim meanwhile must not free its payloads. All from the last settled one on waits for this record:
         # on object storage a newer writer of the log may have written some, and then this frame is refused.
-        entry = self._settled_lsn, ticket
-        self._released.append(entry)
+        self.settled()
+        self._released.append((self._settled_lsn, ticket))
         if self._driver.release(ticket, linked(columns, held, links), held.size_bytes):
             self._settled_lsn = links[-1].lsn
-        else:  # withdrawn or refused: its payloads are dead
-            with suppress(ValueError):
-                self._released.remove(entry)
-        return None
+        return None  # one that was withdrawn or refused has dead payloads
 
     def _ready(self) -> WriteAheadLog:
         """Return the payload log, opened again if it has failed. WalkitError if it is still away."""
@@ -325,16 +323,17 @@ class PayloadWriter:
         """Return what can be read of the payload log now, and its last LSN."""
         return self.log.parts.contents.view(), self.log.acked_lsn
 
-    def settled_lsn(self, acked_lsn: int) -> int:
-        """Return a payload LSN up to which each payload has its record up to `acked_lsn` of the log, or is dead."""
-        settled = self._settled_lsn
-        while self._released:
-            lsn, ticket = self._released[0]
-            frame = ticket.frame
-            if frame is None or frame.last_lsn > acked_lsn:  # one that was refused has no LSN
-                return lsn
-            self._released.popleft()
-        return settled
+    def settled(self) -> tuple[int, int]:
+        """Return the acknowledged LSN, and a payload LSN up to which each payload has its record by then or is dead."""
+        with marked(WORK), self._driver.lock:  # each view from now on has what is acknowledged now
+            acked_lsn = self._core.acked_lsn
+            while self._released:
+                lsn, ticket = self._released[0]
+                frame = ticket.frame
+                if frame is None or frame.last_lsn > acked_lsn:  # one that was refused has no LSN
+                    return acked_lsn, lsn
+                self._released.popleft()
+            return acked_lsn, self._settled_lsn
 
     def close(self) -> None:
         """End the thread, and close the payload log. Nothing is queued by now."""

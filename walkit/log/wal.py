@@ -136,7 +136,11 @@ class WriteAheadLog(CursorApi):
         _open_logs.add(self)
 
     def payload_usage(self) -> PayloadUsage | None:
-        """Count what is live and dead in the payload log, in values and bytes; None without one. Reads this log."""
+        """Count what is live and dead in the payload log, in values and bytes; None without one. Reads this log.
+
+        GapError or StorageError if records or snapshots are dropped meanwhile. LogClosedError.
+        """
+        self._refuse_closed()
         return None if self._freeing is None else self._freeing.usage()
 
     # -- appending

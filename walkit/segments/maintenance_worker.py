@@ -67,11 +67,15 @@ class MaintenanceWorker:
             self._periodic[kind] = _Periodic(job, period_s, due_s)
 
     def submit(self, kind: str, job: Callable[[], None]) -> None:
-        """Queue a job of kind "seal", "prepare", "renew", "retain", "zero" or "index". Dropped once the log closes."""
+        """Queue a job of kind "seal", "prepare", "renew", "retain", "zero" or "index". Dropped once the log closes.
+
+        One that waits already is not queued again.
+        """
         with once(self._news.lock), self._news.lock:
             if self._closing:
                 return
-            self._jobs[kind].append(job)
+            if job not in self._jobs[kind]:
+                self._jobs[kind].append(job)
             if self._thread is None:
                 thread = LogThread(target=self._run, name=f"walkit-maintenance {self._name}", daemon=True)
                 with uninterrupted():
