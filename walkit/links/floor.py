@@ -7,6 +7,7 @@ its keys, and is read whole, once.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator, Iterator
 from contextlib import closing, suppress
 from itertools import chain
@@ -16,7 +17,7 @@ import pyarrow.compute as pc
 
 from walkit._internal.arrow import pa
 from walkit._internal.locks import STATE, marked
-from walkit.errors import LogClosedError, StorageError
+from walkit.errors import GapError, LogClosedError, StorageError
 from walkit.format.file_names import lsn_of_name, snapshot_name
 from walkit.links.writer import PayloadWriter
 from walkit.log.log_parts import LogParts
@@ -68,11 +69,13 @@ class PayloadFloor:
         self._ended = True
 
     def _count(self) -> None:
-        with suppress(LogClosedError):
+        with suppress(GapError, LogClosedError):
             self.usage()
 
     def _free(self) -> None:
-        up_to_lsn = self._dead_lsn()
+        up_to_lsn = 0
+        with suppress(GapError):  # whoever drops records or a snapshot meanwhile calls `free` afterwards
+            up_to_lsn = self._dead_lsn()
         if up_to_lsn < self._writer.log.first_lsn:
             return
         self._parts.storage.sync_directory()  # a snapshot that was removed is not back after a power cut
@@ -127,14 +130,17 @@ class PayloadFloor:
                     yield lsn, link
 
     def _links_of(self, snapshot_lsn: int, *, counts: bool = False) -> Generator[tuple[int, Link]]:
-        with closing(self._parts.storage.open(snapshot_name(snapshot_lsn), "read")) as file:
+        try:
+            file = self._parts.storage.open(snapshot_name(snapshot_lsn), "read")
+        except StorageError as error:
+            if error.errno == errno.ENOENT:  # a checkpoint has removed it
+                raise GapError(snapshot_lsn, self._parts.contents.first_lsn) from error
+            raise
+        with closing(file):
             yield from self._links(read_frames(file, read_header(file)), counts=counts)
 
     def usage(self) -> PayloadUsage:
-        """Count what is live and dead in the payload log. Reads the log and its snapshots.
-
-        GapError, StorageError: some were dropped meanwhile.
-        """
+        """Count what is live and dead in the payload log. Reads the log and its snapshots: see `payload_usage`."""
         _, settled = self._writer.settled()
         view, log = self._parts.contents.view(), self._writer.log
         floor_lsn = log.first_lsn - 1

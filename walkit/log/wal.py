@@ -138,7 +138,7 @@ class WriteAheadLog(CursorApi):
     def payload_usage(self) -> PayloadUsage | None:
         """Count what is live and dead in the payload log, in values and bytes; None without one. Reads this log.
 
-        GapError or StorageError if records or snapshots are dropped meanwhile. LogClosedError.
+        GapError if records or snapshots are dropped meanwhile; LogClosedError.
         """
         self._refuse_closed()
         return None if self._freeing is None else self._freeing.usage()
