@@ -33,12 +33,8 @@ def floor_of(log: walkit.WriteAheadLog) -> int:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Return the objects of a store in a folder, and nothing that an opening leaves beside them."""
-    return {
-        path.name: path.read_bytes()
-        for path in folder.iterdir()
-        if path.name[0] != "=" and path.name != "probe"
-    }
+    """Return the objects of a store in a folder."""
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.name[0] != "="}
 
 
 @pytest.mark.usefixtures("small_segments")

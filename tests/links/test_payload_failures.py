@@ -104,6 +104,23 @@ def test_payload_log_that_is_away_is_never_made_again(tmp_path: Path, prefix: st
         assert len(values(log)) == acked + 1
 
 
+@pytest.mark.parametrize("prefix", ["", "objects:"])
+def test_refused_opening_leaves_the_place_of_a_lost_payload_log_empty(tmp_path: Path, prefix: str) -> None:
+    """Goal: nothing is in the way of putting it back, by any path. Method: move it away; a symbolic link as a path."""
+    place, path, also = tmp_path / "payloads", tmp_path / "log", tmp_path / "also"
+    with walkit.open(path, options=linked(f"{prefix}{place}")) as log:
+        log.append(value_of(1))
+    place.rename(tmp_path / "away")
+    also.symlink_to(tmp_path)
+    for spelled in (place, also / "payloads"):
+        with pytest.raises(walkit.LogNotFoundError, match="payload log"):
+            walkit.open(path, options=linked(f"{prefix}{spelled}"))
+        assert not place.exists()
+    (tmp_path / "away").rename(place)
+    with walkit.open(path, options=linked(f"{prefix}{also / 'payloads'}")) as log:
+        assert values(log) == [value_of(1)]
+
+
 def test_closing_does_not_wait_for_an_opening_that_hangs() -> None:
     """Goal: `close` ends all waits of the writer. Method: a payload log that failed, and whose opening hangs."""
     payloads = FaultyMemory()

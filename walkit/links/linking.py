@@ -20,6 +20,11 @@ from walkit.segments.manifest_store import PAYLOAD_KEY
 from walkit.storage.address import FILES, AnyPlace, absolute, is_object_url, open_store, storage_at
 
 
+def real(location: str) -> str:
+    """Return a location by which two spellings of one folder are equal."""
+    return os.path.realpath(location.removeprefix(FILES))
+
+
 def payload_place(given: Any, location: str) -> AnyPlace:
     """Return the place of a payload log so that it means the same in any folder, for the log at `location`.
 
@@ -36,7 +41,7 @@ def payload_place(given: Any, location: str) -> AnyPlace:
         shown = f"{given.partition(':')[0]}:..." if isinstance(given, str) and ":" in given else given
         refuse("payload_log", shown, "a path, a URL without credentials, a storage or an object store")
     there = given if isinstance(given, str) else given.location
-    if os.path.realpath(location.removeprefix(FILES)) == os.path.realpath(there.removeprefix(FILES)):
+    if real(location) == real(there):
         refuse("payload_log", there, "another place than the log's own", location)
     return cast(AnyPlace, given)
 
@@ -58,7 +63,7 @@ def link(log: WriteAheadLog, payload_location: str, open_log: OpenPayloadLog, op
         manifests.note({PAYLOAD_KEY: key})
     named, place = manifests.current.extra.get(LOGS_KEY, {}), stored_place(location, payload_location)
     places = names_of(manifests.current, location).items()
-    known = next((log_id for log_id, where in places if where == payload_location), 0)
+    known = next((log_id for log_id, where in places if real(where) == real(payload_location)), 0)
     owner = Owner(manifests.current.log_id, key, known)
     payload_log = open_log(options, LogPorts(owner=owner))
     try:

@@ -37,7 +37,7 @@ from walkit.log.resources import LogResources
 from walkit.log.wal import WriteAheadLog
 from walkit.objects.claims_object import ClaimsObject
 from walkit.objects.folder import ObjectFolder
-from walkit.objects.layout import MANIFEST_KEY, LogPlace, as_manifest
+from walkit.objects.layout import LogPlace, as_manifest
 from walkit.objects.object_sink import ObjectSink
 from walkit.objects.opening import Opening, Progress
 from walkit.objects.requests import Patience, PatientReads
@@ -284,7 +284,7 @@ def open_object_writer(
             owner=None if ports is None else ports.owner,
         )
         if is_url:
-            opening.reads.find(MANIFEST_KEY)  # a probe is put only where objects can be
+            opening.look()  # a probe is put only where objects can be, and are this log's
             opening.reads.repeat(lambda: prove_conditional_writes(store, "probe"))
         with clock.phase("scan") as detail:
             opening.run()

@@ -103,6 +103,14 @@ class Opening:
         for step in STEPS:
             getattr(self, step)()
 
+    def look(self) -> None:
+        """Refuse the place of a log that is gone, or is another owner's. Puts nothing."""
+        found = self.reads.find(MANIFEST_KEY)
+        if found is None:
+            owner_facts(self.owner, self.location)
+        else:
+            check_owner(manifest_of(found, self.location), self.location, self.owner)
+
     # -- step 0
 
     def load(self) -> None:
