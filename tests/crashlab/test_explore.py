@@ -25,7 +25,7 @@ from walkit.crashlab import (
 )
 from walkit.errors import OptionsError
 
-BUDGET = 24
+BUDGET = 16
 
 
 VARIANTS = frozenset(

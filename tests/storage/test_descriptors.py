@@ -78,8 +78,8 @@ OPENINGS: dict[str, Callable[[FileStorage], object]] = {
 @pytest.mark.parametrize("opening", OPENINGS)
 def test_an_interrupted_opening_leaks_no_descriptor(tmp_path: Path, opening: str, held: bool) -> None:
     """Strike each opening at each point where Python delivers a signal: no descriptor is left, and no lock."""
-    # Openings with many points, most of which open nothing, are struck at every fifth of them.
-    for number in range(1, POINTS_MAX, 5 if opening in ("lock", "direct", "cell", "make") else 1):
+    # Openings with many points, most of which open nothing, are struck at some of them.
+    for number in range(1, POINTS_MAX, {"lock": 17, "direct": 5, "cell": 5, "make": 5}.get(opening, 1)):
         place = str(tmp_path / str(number))
         storage = FileStorage(place)
         storage.create()
@@ -123,7 +123,8 @@ ALLOWED = {
 
 
 def _openings(path: Path) -> Iterator[int]:
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    text = path.read_text(encoding="utf-8")
+    for node in ast.walk(ast.parse(text if "os." in text else "")):
         if isinstance(node, ast.Attribute) and ast.unparse(node) in ("os.open", "os.dup", "os.fdopen"):
             yield node.lineno
 
