@@ -193,37 +193,44 @@ def test_misspelt_names_get_the_nearest_one(arguments: list[str], near: str | No
     assert ran.err.endswith(f"; did you mean {near}?\n") if near else "did you mean" not in ran.err
 
 
-def on_a_terminal(*arguments: object, columns: int, **variables: str) -> tuple[int, str]:
-    """Run the command with its standard output on a terminal of this width: exit code and output."""
+def on_a_terminal(*runs: tuple[list[str], dict[str, str]]) -> list[str]:
+    """Run commands in one process, its standard output on a terminal, each with its variables: code and output."""
+    program = (
+        "import json, os, sys; from walkit.cli import main\n"
+        "for arguments, variables in json.loads(sys.argv[1]):\n"
+        "    os.environ.update(variables)\n"
+        "    print(main(arguments), end='\\0', flush=True)\n"
+    )
     ours, theirs = pty.openpty()
-    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"COLUMNS": str(columns)}
-    command = [sys.executable, "-m", "walkit", *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdout=theirs, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment | variables
-    ) as ran:
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"} | {"TERM": "xterm"}
+    command = [sys.executable, "-c", program, json.dumps(runs)]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, cwd=ROOT, env=environment):
         os.close(theirs)
         said = b""
         with contextlib.suppress(OSError):  # the end of a terminal whose other side is closed
             while read := os.read(ours, 65536):
                 said += read
     os.close(ours)
-    return ran.returncode, said.decode().replace("\r", "")
+    return said.decode().replace("\r", "").split("\0")[:-1]
 
 
 def test_reports_fit_the_terminal_and_verdicts_have_a_colour(originals: Path, tmp_path: Path) -> None:
     """Verify an intact and a damaged log at 60 columns: no line is wider; green and red, or none with NO_COLOR."""
-    log = shutil.copytree(originals / "closed", tmp_path / "log")
-    code, said = on_a_terminal("verify", log, columns=60, TERM="xterm")
-    assert code == 0 and "\033[32mok\033[0m" in said and "\033[31m" not in said
+    good, log = originals / "closed", shutil.copytree(originals / "closed", tmp_path / "log")
     segment = min(log.glob("*.segment"))
     data = bytearray(segment.read_bytes())
     data[len(data) // 2] ^= 0xFF
     segment.write_bytes(data)
-    code, said = on_a_terminal("verify", log, columns=60, TERM="xterm")
-    assert code == 1 and "\033[31mNOT OK\033[0m" in said and "\033[31mcorrupt\033[0m" in said
-    plain = re.sub(r"\033\[\d+m", "", said)
-    assert max(map(len, plain.splitlines())) <= 60 < len(str(log)) + 60
-    assert on_a_terminal("verify", log, columns=200, TERM="xterm", NO_COLOR="1")[1].count("\033") == 0
+    green, red, plain = on_a_terminal(
+        (["verify", str(good)], {"COLUMNS": "60"}),
+        (["verify", str(log)], {}),
+        (["verify", str(log)], {"COLUMNS": "200", "NO_COLOR": "1"}),
+    )
+    assert green[-1] == "0" and "\033[32mok\033[0m" in green and "\033[31m" not in green
+    assert red[-1] == "1" and "\033[31mNOT OK\033[0m" in red and "\033[31mcorrupt\033[0m" in red
+    shown = re.sub(r"\033\[\d+m", "", red)
+    assert max(map(len, shown.splitlines())) <= 60 < len(str(log)) + 60
+    assert plain[-1] == "1" and "\033" not in plain
 
 
 def test_quiet_leaves_out_notes(run: Run, originals: Path, tmp_path: Path) -> None:
@@ -423,14 +430,6 @@ def test_the_command_is_light() -> None:
     assert modules & (heavy | rooms) == set()
 
 
-def test_the_demo_refuses_a_folder_that_is_not_its_own(run: Run, tmp_path: Path) -> None:
-    """Send the demo into a folder with other files: exit 2, and the files stay."""
-    (tmp_path / "mine").write_text("precious")
-    ran = run("demo", "--out", tmp_path)
-    assert ran.code == 2 and str(tmp_path) in ran.err
-    assert (tmp_path / "mine").read_text() == "precious"
-
-
 def test_the_bench_saves_its_rows_for_pandas(run: Run, tmp_path: Path) -> None:
     """Ask for FILE.parquet: pandas reads the rows that --json prints, all else is in attrs, and the text is printed."""
     import pandas as pd
@@ -447,6 +446,7 @@ def test_the_bench_saves_its_rows_for_pandas(run: Run, tmp_path: Path) -> None:
     assert f"{len(found)} rows saved as {out}" in ran.err
 
 
+@pytest.mark.slow  # tests/replication/test_commands.py measures; here the command prints it
 def test_the_bench_of_replication_tells_both_ratios(run: Run, tmp_path: Path) -> None:
     """Measure for moments: JSON alone on standard output, saved as well; the ratios match the columns beside them."""
     work, saved = tmp_path / "work", tmp_path / "saved.json"

@@ -38,7 +38,7 @@ def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:
 def test_several_scenarios_are_a_row_each(run: Run) -> None:
     """Name two scenarios, one of them twice: a row for each and profile, one verdict, and the coverage."""
     names = ("failed-sync", "append", "failed-sync")
-    asked = ("crashtest", "--budget", "5", "--coverage")
+    asked = ("crashtest", "--budget", "5", "--coverage", "--jobs", "1")
     ran = run(*asked, *(part for name in names for part in ("--scenario", name)))
     assert ran.code == 0
     words = [line.split() for line in ran.out.splitlines()]

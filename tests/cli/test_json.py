@@ -65,7 +65,7 @@ COMMANDS = {
     "walkit.diff.report": "diff LOG@1 LOG --decoder json",
     "walkit.promote": "promote REPLICA",
     "walkit.doctor": "doctor",
-    "walkit.crashtest": "crashtest --scenario append --budget 1",
+    "walkit.crashtest": "crashtest --scenario append --budget 1 --jobs 1",
     "walkit.crashtest.list": "crashtest --list",
     "walkit.simulate.world": "simulate world --schedules 1",
     "walkit.bench.write": "bench write --writers 1 --seconds 0.02",
