@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import importlib.metadata
+import inspect
 import json
 import re
 import shutil
@@ -23,6 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 from plotly.offline import get_plotlyjs
 
+import walkit
 from scripts.book import SCRIPT, figures_of, write_page
 from scripts.browsing import find_browser, open_browser
 from scripts.notebook_map import PATHS, PLACES, TARGET, drawn_map
@@ -44,6 +47,7 @@ PARTS = (
 """The parts of each notebook, in this order: a question first, then a prediction."""
 FIGURE = 'class="plotly-graph-div"'
 CELL_TIMEOUT_S = 500
+MISSING = object()
 IMPORTED_WHERE_THERE = {"googleapis-common-protos", "grpcio-tools", "protobuf"}
 """Packages that another one imports only if installed: grpc does that, and Spark (the module google)."""
 
@@ -314,6 +318,8 @@ FEWER: dict[str, dict[str, object]] = {
 """All notebooks, with constants of the short run: a round more is the same code again."""
 LOOKED_AT = "16-a-log-on-object-storage.ipynb"
 """The notebook whose page a browser opens; tests/site and tests/lab look at others."""
+MEASURED = ("03", "07", "08", "09", "10", "11")
+"""The first letters of notebooks that drive, sweep and draw as 06 does, with other parameters and devices."""
 SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-and-change-feed.ipynb")
 """Those with a Spark of their own."""
 
@@ -321,7 +327,9 @@ SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-
 def marks_of(name: str) -> list[pytest.MarkDecorator]:
     """The marks of a notebook's short run."""
     # Each starts a JVM: tests/demo runs the cells of 02, and tests/spark asks what 13 and 14 do, of one JVM by default.
-    return [pytest.mark.spark, pytest.mark.timeout(900), pytest.mark.slow] if name in SPARK else []
+    spark = [pytest.mark.spark, pytest.mark.timeout(900)] if name in SPARK else []
+    # 06 runs what the measured ones run; that their names and keywords exist is looked up in each.
+    return [*spark, pytest.mark.slow] if name in SPARK or name.startswith(MEASURED) else []
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in FEWER])
@@ -338,6 +346,40 @@ def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 def test_notebooks_run_whole(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same with every round, as a reader runs it."""
     run(name, tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_notebooks_use_of_walkit_exists(name: str) -> None:
+    """Look up each name that a notebook takes from walkit, and each keyword of a call of one: none is missing."""
+    code = "\n".join(re.sub(r"^%", "#", cell["source"], flags=re.MULTILINE) for cell in cells_of(name))
+    tree, names, missing = ast.parse(code), dict[str, Any](), list[str]()
+    for line in ast.walk(tree):
+        if isinstance(line, ast.Import) and line.names[0].name == "walkit":
+            names["walkit"] = walkit
+        elif isinstance(line, ast.ImportFrom) and str(line.module).startswith("walkit"):
+            module = importlib.import_module(str(line.module))
+            names |= {each.asname or each.name: getattr(module, each.name) for each in line.names}
+    assert names or name == "00-index.ipynb"
+
+    def found(node: ast.AST) -> Any:
+        if isinstance(node, ast.Name):
+            return names.get(node.id, MISSING)
+        of = found(node.value) if isinstance(node, ast.Attribute) else MISSING
+        if of is MISSING or not (inspect.ismodule(of) or inspect.isclass(of)):
+            return MISSING
+        if not hasattr(of, node.attr):
+            missing.append(ast.unparse(node))
+        return getattr(of, node.attr, MISSING)
+
+    for node in ast.walk(tree):
+        called = found(node.func) if isinstance(node, ast.Call) else found(node)
+        if isinstance(node, ast.Call) and (inspect.isfunction(called) or inspect.isclass(called)):
+            taken = inspect.signature(called).parameters
+            if all(each.kind is not each.VAR_KEYWORD for each in taken.values()):
+                missing += [
+                    f"{ast.unparse(node.func)}({k.arg}=" for k in node.keywords if k.arg not in {*taken, None}
+                ]
+    assert missing == []
 
 
 def test_every_notebook_is_run() -> None:

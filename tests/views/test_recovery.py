@@ -163,17 +163,18 @@ def test_faults_of_the_place_lose_nothing_acknowledged(
 
 def test_earlier_recoveries_are_beside_the_newest(page: RecoveryPage) -> None:
     """Do several faults: the figure has a bar for each, newest last in its order, by the phases of its report."""
-    for _ in range(2):
-        done(page, "power")
-    newest = done(page, "sync")
+    first = done(page, "half-frame")
+    done(page, "power")
+    newest = done(page, "sigkill")
+    assert first.recovery is not None and newest.acked_lsn > first.recovery.last_lsn and newest.lost == 0
     drawing = page.recovery.figure.object
-    wanted: tuple[FaultName, ...] = ("power", "power", "sync")
+    wanted: tuple[FaultName, ...] = ("half-frame", "power", "sigkill")
     names = [f"{n}. {FAULTS[fault].label}" for n, fault in enumerate(wanted, 1)]
     assert list(drawing.layout.yaxis.categoryarray) == names
     assert newest.recovery is not None
     by_phase = {trace.name: dict(zip(trace.y, trace.x, strict=True)) for trace in drawing.data}
     for phase in newest.recovery.phases:
-        assert by_phase[phase.name][f"3. {FAULTS['sync'].label}"] == phase.duration_s
+        assert by_phase[phase.name][f"3. {FAULTS['sigkill'].label}"] == phase.duration_s
 
 
 def test_the_fault_is_in_the_url_and_salvage_needs_a_refusal(page: RecoveryPage) -> None:

@@ -14,9 +14,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from walkit.recovery.decision import recovery_table
 from walkit.views import Session, Shell
-from walkit.views.fault_lab import FRAME_BYTES_SHOWN
 from walkit.views.history import History, Point
 from walkit.views.page import make_shell
 from walkit.views.page_live import LivePage
@@ -127,29 +125,6 @@ def history_of(page: LivePage, place: str = "this disk") -> History:
     return page.live.histories.get(place, History())
 
 
-def test_kill_and_recover_starts_a_writer_if_none_runs(session: Session) -> None:
-    """One press on a new session: a report of a killed child, half a frame cut, nothing lost, with events for each."""
-    session.recovery.do("half-frame", LOAD)
-    eventually(lambda: not session.busy)
-    report, reading = session.recovery.newest, session.read()
-    assert reading.problem is None
-    assert report is not None
-    assert report.lost == 0
-    assert report.acked_lsn >= 200
-    assert report.recovery is not None
-    (cut,) = report.recovery.cuts
-    assert f"Half a frame ({cut.bytes:,} bytes)" in report.steps[1]
-    assert report.frame is not None and len(report.frame.data) == min(cut.bytes, FRAME_BYTES_SHOWN)
-    names = [event.name for event in reading.events]
-    assert "SIGKILL" in names
-    assert "walkit.recovery.cut" in names
-    session.recovery.do("sigkill", LOAD)
-    eventually(lambda: not session.busy)
-    newest = session.recovery.newest
-    assert newest is not None and session.recovery.reports == (report, newest)
-    assert newest.acked_lsn > report.recovery.last_lsn and newest.lost == 0
-
-
 def test_what_cannot_be_done_is_a_sentence(session: Session) -> None:
     """Stop without writers, two wishes at once: refused in words, and the session goes on."""
     session.stop()
@@ -195,38 +170,6 @@ def test_a_session_that_is_dropped_is_cleaned_up() -> None:
     folder, pid = done.stdout.split()
     assert not Path(folder).exists()
     assert not psutil.pid_exists(int(pid))
-
-
-def test_the_page_drives_its_session() -> None:
-    """Buttons without a browser: enabled when they can be pressed, a load that cannot be is a sentence."""
-    shell = make_shell()
-    page = live_of(shell)
-    try:
-        assert (page.start.disabled, page.stop.disabled) == (False, True)
-        page.controls.named["writers"].value = None
-        page.start.clicks += 1
-        assert "writers=0" in page.live.status.object
-        page.controls.named["writers"].value = 2
-        page.start.clicks += 1
-        eventually(lambda: not page.session.busy)
-        page.refresh()
-        assert (page.start.disabled, page.stop.disabled) == (True, False)
-        other = recovery_of(shell)
-        other.fault.value = "half-frame"
-        other.do.clicks += 1
-        eventually(lambda: not page.session.busy)
-        other.refresh()
-        assert "Every record" in other.recovery.text.object
-        assert "checksum" in other.recovery.cuts.object
-        decided = other.recovery.decisions.object
-        assert (
-            "CUT" in decided and "policy prefix" in decided and recovery_table().loc["F"].meaning in decided
-        )
-        assert other.recovery.figure.object is not None
-        assert shell.refresh()
-    finally:
-        shell.close()
-    assert not Path(page.session.folder).exists()
 
 
 def test_a_new_log_replaces_a_broken_one(session: Session) -> None:
