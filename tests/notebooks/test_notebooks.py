@@ -364,7 +364,9 @@ def test_what_notebooks_use_of_walkit_exists(name: str) -> None:
     def found(node: ast.AST) -> Any:
         if isinstance(node, ast.Name):
             return names.get(node.id, MISSING)
-        of = found(node.value) if isinstance(node, ast.Attribute) else MISSING
+        if not isinstance(node, ast.Attribute):
+            return MISSING
+        of = found(node.value)
         if of is MISSING or not (inspect.ismodule(of) or inspect.isclass(of)):
             return MISSING
         if not hasattr(of, node.attr):
