@@ -82,24 +82,6 @@ def numbers(records: Any) -> list[int]:
     return [int(value[:7]) for value in values(records) if value is not None]
 
 
-def test_positions_over_five_cycles_of_purging() -> None:
-    """Append, trim all but the newest and restart, five times: positions and cursor never go back."""
-    storage, end, seen = CrashingStorage(), 0, 0
-    for cycle in range(5):
-        with walkit.open(storage=storage, options=tiny()) as log:
-            cursor = log.cursor("c")
-            assert cursor.lsn == seen
-            for n in range(20):
-                result = log.append(b"%07d" % (cycle * 20 + n + 1) * 1000)
-                assert result.position == end if end and n else result.position >= end
-                end = result.next_position
-            assert numbers(cursor.read()) == list(range(cycle * 20 + 1, cycle * 20 + 21))
-            cursor.advance(log.acked_lsn)
-            seen = log.acked_lsn
-            log.trim(seen - 1)
-    assert seen == 100
-
-
 def test_numbers_are_never_given_again_after_everything_was_cleaned() -> None:
     """#4024: drop all, restart, append: the cursor at the old end sees all new records."""
     storage = CrashingStorage()

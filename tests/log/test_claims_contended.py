@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.support.logs import Child, lsns, run_python, tiny
+from tests.support.logs import Child, lsns, tiny
 from tests.support.threads import Task
 from walkit.config import Retention
 from walkit.errors import GapError, StorageError
@@ -23,7 +23,6 @@ from walkit.format.file_names import CLAIMS_LOCK_NAME
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 from walkit.read.claim import Claim
-from walkit.segments.manifest_store import load_manifest
 from walkit.storage import FileStorage, Storage
 
 WANTED = 20
@@ -271,48 +270,3 @@ def test_a_consumer_and_a_writer_that_are_killed(tmp_path: Path) -> None:
         assert [(c.first_lsn, c.state) for c in log.claims()] == [(end + 1, "live")]
         log.trim(end)
         assert log.first_lsn == end + 1
-
-
-def test_claims_and_trims_of_two_processes(tmp_path: Path) -> None:
-    """Let one process claim whatever LSN it guesses while another trims: each claim is kept, or was a gap at once."""
-    path = tmp_path / "log"
-    with walkit.open(path, options=tiny()) as log:
-        log.append_many([bytes(3000)] * 150)
-        log.wait_idle()
-    script = """
-        import random, sys, walkit
-        from walkit.errors import GapError
-        from walkit.segments.manifest_store import load_manifest
-        from walkit.storage import FileStorage
-
-        draw, storage = random.Random(5), FileStorage(sys.argv[1])
-        kept = gaps = 0
-        while kept < 25 and gaps < 150:
-            low = load_manifest(storage).low_watermark
-            try:
-                claim = walkit.claim(sys.argv[1], "c", min(low + draw.randrange(1, 6), 151))
-            except GapError:
-                gaps += 1
-                continue
-            for _ in range(3):
-                assert load_manifest(storage).low_watermark < claim.first_lsn
-            claim.release()
-            kept += 1
-        print(kept, gaps)
-    """
-    trimmer = """
-        import json, sys, walkit
-        options = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024)
-        with walkit.open(sys.argv[1], options=options) as log:
-            print(json.dumps("open"), flush=True)
-            up_to = 0
-            while up_to < 150:
-                up_to = log.trim(up_to + 1, waste_ratio=1)
-        print(json.dumps("trimmed"), flush=True)
-    """
-    with Child(trimmer, path) as child:
-        assert child.read() == "open"
-        kept, _ = map(int, run_python(script, path).stdout.split())
-        assert kept > 0
-        assert child.read() == "trimmed"
-    assert load_manifest(FileStorage(path)).low_watermark == 150

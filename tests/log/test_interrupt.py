@@ -101,7 +101,15 @@ print(json.dumps([interrupts, len(told)]))
 
 @pytest.mark.parametrize(
     ("way", "companions"),
-    [("append", 2), ("transaction", 0), ("timeout", 0), ("policy", 2), ("many", 2)],
+    [
+        ("append", 2),
+        ("many", 2),
+        # Slow: a process for seconds. They wait in the same driver, which test_signal_handlers strikes at each point.
+        *(
+            pytest.param(*way, marks=pytest.mark.slow)
+            for way in (("transaction", 0), ("timeout", 0), ("policy", 2))
+        ),
+    ],
 )
 def test_a_storm_of_interrupts(tmp_path: Path, way: str, companions: int) -> None:
     """Send SIGINT repeatedly while the main thread appends: acknowledged records stay, the log continues."""

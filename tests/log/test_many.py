@@ -8,8 +8,6 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 import walkit
 from tests.support.held_writes import Gates, Held
@@ -33,7 +31,6 @@ from walkit.errors import (
     LogPoisonedError,
     OptionsError,
 )
-from walkit.format.body import COLUMN_BYTES_PER_RECORD
 from walkit.log import columns as rows
 from walkit.log.open import open_writer
 from walkit.models.faults import Fault
@@ -89,16 +86,6 @@ def test_more_than_a_frame_and_a_segment_is_cut_and_stays_in_order(log: walkit.W
     assert len(frames) > 20 and log.statistics().rotations > 3
     assert values(log.read(2)) == records
     assert all(f.footprint <= 8192 for f in frames)
-
-
-@given(st.lists(st.integers(0, 8192 - 160 - COLUMN_BYTES_PER_RECORD), min_size=1, max_size=60))
-def test_every_cut_is_within_a_frame(sizes: list[int]) -> None:
-    """Append records of random sizes up to the limit: each frame fits, and all come back in order."""
-    with memory_log() as log:
-        records = [n.to_bytes(4, "little")[: min(size, 4)].ljust(size, b"\1") for n, size in enumerate(sizes)]
-        log.append_many(records)
-        assert values(log.read()) == records
-        assert max(h.footprint for h in headers(log)) <= 8192
 
 
 def test_others_may_stand_between_and_each_ticket_knows_its_own(log: walkit.WriteAheadLog) -> None:

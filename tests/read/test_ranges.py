@@ -31,29 +31,6 @@ def segments(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_a_range_is_read_only_between_its_bounds(segments: Path) -> None:
-    """Read ranges between bounds inside and across frames: exactly these LSNs, whichever range they are in."""
-    ranges = plan_ranges(str(segments), parts=5)
-    assert len(ranges) >= 5
-    for first, last in [
-        (1, 1),
-        (20, 21),
-        (1, RECORDS),
-        (777, 1999),
-        (3999, 9999),
-        (0, 0),
-        (9, 8),
-        (4001, 4002),
-    ]:
-        lsns = [
-            lsn
-            for frames in ranges
-            for batch in read_range(str(segments), frames, first_lsn=first, last_lsn=last)
-            for lsn in batch.column("lsn").to_pylist()
-        ]
-        assert lsns == list(range(max(first, 1), min(last, RECORDS) + 1))
-
-
 def test_damage_before_the_bounds_is_met_where_the_way_leads_through_it(
     segments: Path, tmp_path: Path
 ) -> None:
