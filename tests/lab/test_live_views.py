@@ -9,9 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
-from tests.lab.labs import GUARD_S, RUN_ALL, Served, notebook_page, opened, write_notebook
+from tests.lab.labs import GUARD_S, RUN_ALL, Served, opened, write_notebook
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -85,18 +83,3 @@ def test_a_view_moves_under_run_all(browser: Browser, served: Served) -> None:
     write_notebook(served.folder, CELLS)
     with opened(browser, served, "tested.ipynb") as (page, complaints):
         check_run_all(page, complaints, served.folder)
-
-
-@pytest.mark.slow
-def test_a_view_moves_cell_by_cell_in_the_dark(browser: Browser, tmp_path: Path) -> None:
-    """Run one cell after the other in the dark theme: the view moves while a cell runs, and the console is silent."""
-    folder = tmp_path / "lab"
-    with notebook_page(browser, folder, CELLS, "Dark") as (page, complaints):
-        for _ in CELLS[:3]:
-            page.evaluate(
-                "async () => { void window.jupyterapp.commands.execute('notebook:run-cell-and-select-next') }"
-            )
-        assert page.evaluate("() => document.body.dataset.jpThemeLight") == "false"
-        moved(page, 4)
-        (folder / "enough").touch()
-        assert complaints == []

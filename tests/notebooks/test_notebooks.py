@@ -367,7 +367,7 @@ def test_what_notebooks_use_of_walkit_exists(name: str) -> None:
         if not isinstance(node, ast.Attribute):
             return MISSING
         of = found(node.value)
-        if of is MISSING or not (inspect.ismodule(of) or inspect.isclass(of)):
+        if not (inspect.ismodule(of) or inspect.isclass(of)):
             return MISSING
         if not hasattr(of, node.attr):
             missing.append(ast.unparse(node))

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-from walkit import crashlab
 from walkit.crashlab import Exploration, PointResult
 from walkit.errors import OptionsError
 from walkit.plots import alt_text, crash_states, data, svg_of
@@ -80,17 +79,3 @@ def test_several_runs_have_a_panel_each_and_one_legend() -> None:
     assert "interrupted" in drawing.layout.meta["warnings"][0]
     with pytest.raises(OptionsError, match="explored="):
         crash_states([])
-
-
-def test_a_real_exploration_is_drawn_point_by_point() -> None:
-    """Explore a scenario and draw it: every point of the run is there, with as many judged states as in the report."""
-
-    def run(script: crashlab.Script) -> None:
-        with script.open() as log:
-            script.append(log, 10)
-
-    found = crashlab.explore(crashlab.Scenario("one", "one record", run), budget=1)
-    table = data(crash_states(found))
-    judged = table[~table["series"].str.endswith(": possible")]
-    assert sorted(judged["x"]) == [each.number for each in found.points]
-    assert judged["y"].sum() == found.states

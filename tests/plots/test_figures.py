@@ -247,12 +247,6 @@ def test_figures_read_on_both_pages(drawing: go.Figure) -> None:
     assert len(painted) >= 1
 
 
-def test_warnings_are_in_the_title() -> None:
-    """A run without durability has a warning in each of its figures."""
-    for drawing in figures()[:2]:
-        assert "sync means nothing" in drawing.layout.title.text
-
-
 def test_the_palette_repeats() -> None:
     """Nine series take nine colours, the last being the first again; all eight differ, and so do their hatches."""
     assert colour(8) == colour(0)

@@ -66,12 +66,6 @@ def test_a_phase_looks_the_same_wherever_it_is_drawn() -> None:
     assert marker.pattern.shape[0] == phase_hatch("scan")["shape"]
 
 
-def test_a_figure_has_clear_paper_and_a_grey_text() -> None:
-    """Text that light and dark pages carry, and paper through which the page shows."""
-    layout = plots.throughput_timeline(make_run("a", 1)).layout.template.layout
-    assert (layout.font.color, layout.paper_bgcolor) == ("#808080", "rgba(0,0,0,0)")
-
-
 @pytest.mark.parametrize(
     ("size", "text"),
     [(0, "0"), (1, "1 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (64 << 20, "64 MiB"), (5 << 40, "5 TiB")],

@@ -83,22 +83,6 @@ def test_amplification_is_counted_after_each_step(shelf: Shelf) -> None:
     ]
 
 
-def test_the_view_shows_the_newest_step(shelf: Shelf) -> None:
-    """Tell a view nothing, a step, and another one: sentence, figure and numbers are those of the newest."""
-    view = CompactionView()
-    view.update(None)
-    assert "An example" in view.text.object and view.figure.visible is False
-    shelf.do("write")
-    for step in ("checkpoint", "compact"):
-        report = shelf.do(step)
-        view.update(report)
-        view.update(report)
-        assert report.words in view.text.object and view.figure.visible
-        assert f"{report.after.size_bytes:,}" in view.numbers.object
-        assert f"{len(report.after.segments)} segments" in view.figure.object.layout.title.text
-    assert "Compaction of" in view.numbers.object
-
-
 def test_the_buttons_of_the_page_work_on_one_store_of_its_own() -> None:
     """Press write and compact on a page: the view follows, and nothing is left behind."""
     workspace = Workspace(DataRoot("."))

@@ -6,7 +6,7 @@ Its colours are for light and for dark pages. `data` gives a figure's data as a 
 MissingExtraError.
 """
 
-from walkit.plots.batching import batch_times, batching_cost, batching_table
+from walkit.plots.batching import batching_cost, batching_table
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.crash_states import crash_states
 from walkit.plots.delta import delta_lags, delta_latencies
@@ -62,7 +62,6 @@ __all__ = [
     "StateLane",
     "alt_text",
     "amplification",
-    "batch_times",
     "batching_cost",
     "batching_table",
     "crash_states",

@@ -1,4 +1,4 @@
-"""Batching: latency and cost of a log over ways to batch, and the times of batches."""
+"""Batching: latency and cost of a log over ways to batch."""
 
 from __future__ import annotations
 
@@ -6,67 +6,15 @@ from collections.abc import Iterable, Mapping
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-import numpy.typing as npt
-
 from walkit.measure import Run
 from walkit.models.object_stores import MILLION, PRICES, Price
 from walkit.objects.layout import BULK_HEADER_BYTES
-from walkit.plots.facts import Spread, drawn_by, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import BLUE, NEUTRAL, Figure, colour, dress, figure, go, subplots
-from walkit.plots.units import COUNTS, LOG_SECONDS, SECONDS, count_text, duration_text, log_counts, sizes_axis
+from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
+from walkit.plots.style import Figure, colour, dress, go, subplots
+from walkit.plots.units import COUNTS, LOG_SECONDS, count_text, duration_text, log_counts
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-def batch_times(seconds: Mapping[int, npt.ArrayLike]) -> Figure:
-    """Draw each batch's seconds over its records, with the median and the range of each size.
-
-    `seconds` are those of the batches, by the records of a batch. ValueError for a size without any.
-    """
-    sizes = sorted(seconds)
-    known = [np.asarray(seconds[size], np.float64) for size in sizes]
-    if not sizes or any(len(some) == 0 for some in known):
-        raise ValueError("give the seconds of at least one batch for each size")
-    medians = [float(np.median(some)) for some in known]
-    words = "; ".join(
-        f"{count_text(size)} records {duration_text(median)} ({duration_text(some.min())} to "
-        f"{duration_text(some.max())}, n {len(some)})"
-        for size, median, some in zip(sizes, medians, known, strict=True)
-    )
-    counts = [len(some) for some in known]
-    drawing = figure(
-        "How long a batch takes",
-        subtitle=[spread_words(min(counts), max(counts)), drawn_by()],
-        alt=f"Seconds of a batch over its records, medians and ranges: {words}",
-        height=330,
-        xaxis={"type": "log", "title": {"text": "records in the batch"}, **sizes_axis(sizes)},
-        yaxis={"title": {"text": "time of a batch"}, "rangemode": "tozero", **SECONDS},
-    )
-    drawing.add_trace(
-        go.Scatter(
-            x=np.repeat(sizes, counts),
-            y=np.concatenate(known),
-            name="each batch",
-            mode="markers",
-            marker={"color": NEUTRAL, "symbol": "circle-open", "size": 7},
-            hovertemplate="%{y:.3f} s",
-        )
-    )
-    drawing.add_trace(
-        go.Scatter(
-            x=sizes,
-            y=medians,
-            name="median and spread",
-            mode="lines+markers",
-            line={"color": BLUE},
-            marker={"symbol": "square", "size": 9},
-            error_y=error_bars([Spread.of(some.tolist()) for some in known]),
-            hovertemplate="%{y:.3f} s",
-        )
-    )
-    return drawing
 
 
 PANELS = {
