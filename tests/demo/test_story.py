@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import itertools
 import os
 import re
 import shutil
@@ -315,9 +316,11 @@ STATES: dict[str, set[str]] = {
     "spark_second_state": {SPARK_PAST},
     "spark_recovered_state": {SPARK_RECOVERED, SPARK_AGREES},
 }
-for _state, _checks in STATES.items():
-    for _change in (one_value, one_key_less, one_key_more):
-        BREAKAGES[f"{_state}: {_change.__name__}"] = (breaking(_state, _change), _checks)
+# The tests of the oracle make every change in a state; here each state has one.
+for (_state, _checks), _change in zip(
+    STATES.items(), itertools.cycle([one_value, one_key_less, one_key_more]), strict=False
+):
+    BREAKAGES[f"{_state}: {_change.__name__}"] = (breaking(_state, _change), _checks)
 
 
 @spark_test

@@ -5,11 +5,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections import Counter
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
@@ -197,42 +196,6 @@ def test_holes_of_completion_order_give_no_rows(spark: SparkSession, tmp_path: P
     for batch in (1, 3, 100):
         reader = reader_of(path, maxRecordsPerTrigger=batch, claim="none")
         assert [lsn for found in batches_of(reader, reader.initialOffset()) for lsn in found] == lsns
-
-
-@pytest.mark.spark
-@pytest.mark.slow
-def test_the_changes_of_each_batch_add_up(spark: SparkSession, tmp_path: Path) -> None:
-    """Count values by `changes` in foreachBatch, each batch twice, the log compacted within: the state's counts."""
-    path, table = tmp_path / "log", {"batch": -1, "counts": Counter[bytes]()}
-    with walkit.Store.open(path, options=SMALL) as store:
-        for n in range(1200):
-            store.log.append(b"%03d" % (n % 5) * 40, key=b"key-%d" % (n % 17))
-            if n % 9 == 0:
-                store.log.delete(b"key-%d" % (n % 7))
-        rewritten = list[int]()
-
-        def count(batch: DataFrame, number: int) -> None:
-            first, last = batch.selectExpr("min(lsn)", "max(lsn)").first() or (None, None)
-            if first is None or number <= cast("int", table["batch"]):
-                return
-            rewritten.append(store.compact().segments_rewritten)
-            counts = Counter(cast("Counter[bytes]", table["counts"]))
-            changed = walkit.spark.changes(load(spark, path), first, last, net=True)
-            for row in changed.collect():
-                counts.update([bytes(row.post_value)] if row.change != "D" else [])
-                counts.subtract([bytes(row.pre_value)] if row.change != "I" else [])
-            table.update(batch=number, counts=counts)
-
-        def twice(batch: DataFrame, number: int) -> None:
-            count(batch, number)
-            count(batch, number)
-
-        stream = spark.readStream.format("walkit").option("maxRecordsPerTrigger", 500).load(str(path))
-        writer = stream.writeStream.foreachBatch(twice).option("checkpointLocation", str(tmp_path / "check"))
-        assert writer.trigger(availableNow=True).start().awaitTermination(240)
-        wanted = Counter(value for _, value in store.items())
-    assert +cast("Counter[bytes]", table["counts"]) == wanted
-    assert len(rewritten) == 3 and sum(rewritten) > 0
 
 
 @pytest.mark.spark

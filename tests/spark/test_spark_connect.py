@@ -50,7 +50,7 @@ def test_a_question_has_one_answer(
 
 
 def test_each_kind_is_right_or_no_load_over_connect(said: dict[str, Any]) -> None:
-    """The table of 27 kinds over a Connect server, by both ways to load: the log's answers, or NotALoadError."""
+    """The table of kinds over a Connect server, by both ways to load: the log's answers, or NotALoadError."""
     assert said["session"].startswith("pyspark.sql.connect") and said["kinds"] == []
 
 

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import walkit
 from tests.spark.loading import load, logged
-from tests.support.histories import DiffRow, Row, diff_of, newest_of, woven, write
+from tests.support.histories import DiffRow, Row, diff_of, newest_of, write
 from walkit.errors import OptionsError
 from walkit.models import CrashingStorage
 from walkit.record import RECORD_SCHEMA
@@ -163,20 +163,3 @@ def test_a_diff_by_workers_equals_that_in_process(
     expected = in_process(left, right, at_lsn)
     assert [tuple(row.values()) for row in found.to_pylist()] == expected
     assert expected == diff_of(newest_of(left, at_lsn), newest_of(right))
-
-
-several = st.lists(history, min_size=8, max_size=8)
-
-
-@pytest.mark.spark
-@settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@example(lefts=[DELETED[:1], DELETED], rights=[DELETED, DELETED[:1]])
-@given(lefts=several, rights=several)
-def test_a_diff_in_spark_equals_that_in_process(
-    spark: SparkSession, tmp_path: Path, lefts: list[list[Row]], rights: list[list[Row]]
-) -> None:
-    """Weave 8 histories a side into a log each: the rows of Spark are those in process, deletions with their LSNs."""
-    left, right = woven(lefts), woven(rights)
-    found = rows_of(diff(logged(spark, tmp_path, left), logged(spark, tmp_path, right)))
-    assert found == in_process(left, right, len(left))
-    assert found == diff_of(newest_of(left), newest_of(right))

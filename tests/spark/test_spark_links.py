@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.parametrize("kind", ["", "objects:"])
+# Where a payload log is matters to tasks as to any reader; that on objects is asked by every release.
+@pytest.mark.parametrize("kind", ["", pytest.param("objects:", marks=pytest.mark.slow)])
 def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Path, kind: str) -> None:
     """Load, replay and compare a log with links in records and in a snapshot; then take its payload log away."""
     path, payloads = tmp_path / "log", tmp_path / "payloads"

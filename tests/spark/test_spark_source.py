@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import os
-import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -116,15 +115,6 @@ def test_bounds_are_inclusive(
     )
 
 
-def test_an_empty_log_is_an_empty_frame(spark: SparkSession, tmp_path: Path) -> None:
-    """A log that was only made: no rows, and the schema is there."""
-    walkit.open(str(tmp_path / "log")).close()
-    df = load(spark, tmp_path / "log")
-    assert df.schema.simpleString() == RECORD_STRUCT.simpleString()
-    assert df.toArrow().schema == RECORD_SCHEMA
-    assert rows(df) == []
-
-
 def test_a_frame_keeps_what_it_saw(spark: SparkSession, tmp_path: Path) -> None:
     """A live log grows after load(): the DataFrame stays as it was at each use, a new load() sees more."""
     with walkit.open(str(tmp_path / "log")) as log:
@@ -144,28 +134,3 @@ def test_columns_by_a_schema(spark: SparkSession, many: Path) -> None:
         spark.read.format("walkit").schema(StructType([])).load(str(many)).count()
     with pytest.raises(Exception, match="schema='lsn int': a log has lsn bigint"):
         spark.read.format("walkit").schema("lsn int").load(str(many)).count()
-
-
-def test_a_load_of_a_bad_path_is_refused_at_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Nothing there, a file, a folder of something else: walkit's own words, when load() is called."""
-    (tmp_path / "file").write_text("words")
-    (tmp_path / "folder").mkdir()
-    (tmp_path / "folder" / "data.csv").write_text("a,b")
-    for name, error in [
-        ("nothing", "LogNotFoundError"),
-        ("file", "NotALogError"),
-        ("folder", "LogNotFoundError|NotALogError"),
-    ]:
-        with pytest.raises(Exception, match=f"({error}).*{tmp_path / name}"):
-            load(spark, tmp_path / name)
-
-
-def test_damage_is_an_error_and_not_less_data(spark: SparkSession, many: Path, tmp_path: Path) -> None:
-    """One byte in the middle of a log of acknowledged records is changed: the read fails in walkit's words."""
-    shutil.copytree(many, tmp_path / "log")
-    first = min((tmp_path / "log").glob("*.segment"))
-    damaged = bytearray(first.read_bytes())
-    damaged[len(damaged) // 2] ^= 1
-    first.write_bytes(damaged)
-    with pytest.raises(Exception, match="CorruptionError"):
-        load(spark, tmp_path / "log").count()

@@ -104,6 +104,10 @@ class Churn:
             self.store.close()
             self.store = walkit.Store.open(self.path, options=OPTIONS)
 
+    def close(self) -> None:
+        """Close the log as it is open now."""
+        self.store.close()
+
     @property
     def is_churned(self) -> bool:
         """Whether the log was reopened, and compacted if it can be."""
@@ -117,7 +121,7 @@ def churning(folder: Path, kind: dict[str, Any]) -> Iterator[list[Churn]]:
     with ExitStack() as stack:
         churns = [Churn(folder / name, compacts=kind is not CHANGES) for name in names]
         for churn in churns:
-            stack.callback(lambda churn=churn: churn.store.close())
+            stack.callback(churn.close)
         yield churns
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterable
 from functools import reduce
 from pathlib import Path
@@ -15,7 +14,7 @@ from pyspark.sql import functions as F
 import walkit
 from tests.spark.loading import load
 from tests.spark.trimmed import OPTIONS, Step, Told, make_store, told_in_process, values_of
-from walkit.errors import HistoryTrimmedError, OptionsError
+from walkit.errors import HistoryTrimmedError
 from walkit.record import RECORD_SCHEMA
 from walkit.spark import diff, replay
 from walkit.spark.facts import LogFacts
@@ -66,7 +65,12 @@ HISTORIES: list[tuple[str, list[Step], bool]] = [
 ]
 
 
-@pytest.mark.parametrize(("steps", "whole"), [h[1:] for h in HISTORIES], ids=[h[0] for h in HISTORIES])
+@pytest.mark.parametrize(
+    ("steps", "whole"),
+    # The last one is trimmed, too; test_spark_facts.py has the states of any history without Spark.
+    [pytest.param(*HISTORIES[0][1:], marks=pytest.mark.slow), *(h[1:] for h in HISTORIES[1:])],
+    ids=[h[0] for h in HISTORIES],
+)
 def test_states_in_spark_equal_those_in_process(
     spark: SparkSession, tmp_path: Path, steps: list[Step], whole: bool
 ) -> None:
@@ -94,18 +98,6 @@ def test_states_in_spark_equal_those_in_process(
     assert rows == [tuple(row.values()) for row in walkit.diff((path, border), path).to_pylist()]
     for left, right in ((plain, complete), (complete, plain)):
         assert (refusal(lambda left=left, right=right: diff(left, right)) is None) == whole  # type: ignore[misc]
-
-
-def test_the_golden_log(spark: SparkSession, tmp_path: Path) -> None:
-    """The log of the format's golden files, in its middle and at its end: the state of the process."""
-    path = tmp_path / "log"
-    shutil.copytree(GOLDEN, path)
-    df = load(spark, path)
-    newest = walkit.open(path, mode="r").durable_lsn
-    for lsn, found in all_told(df, [newest // 2, newest]).items():
-        assert lsn is not None and found == told_in_process(path, lsn)
-    with pytest.raises(OptionsError, match=f"at_lsn={newest + 1}: there are states .* to {newest:,}"):
-        replay(df, newest + 1)
 
 
 @pytest.fixture(scope="module")
@@ -147,13 +139,3 @@ def test_the_records_from_an_lsn_on_are_a_wish(spark: SparkSession, tmp_path: Pa
         walkit.replay(log, table, first_lsn=first)
     rows = replay(load(spark, path, firstLsn=first)).toArrow().to_pylist()
     assert {row["key"]: row["value"] for row in rows} == table.to_dict()
-
-
-def test_a_load_without_its_snapshot_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    """A trimmed log without a snapshot, asked for with one: load() fails in walkit's words."""
-    with walkit.open(tmp_path / "log") as log:
-        log.append_many([b"v"] * 20, keys=[b"k"] * 20)
-        log.trim(7)
-    assert load(spark, tmp_path / "log").count() == 13
-    with pytest.raises(Exception, match=r"HistoryTrimmedError.*history is exact from LSN 8"):
-        load(spark, tmp_path / "log", snapshot=True)
