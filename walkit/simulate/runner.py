@@ -58,6 +58,7 @@ class Process:
             self.runner.at(self.stalled_until_ms, lambda: self._run(life, act))
             return
         with_life, self.runner.acting = self.runner.acting, life
+        self.runner.ran = self
         try:
             act()
         finally:
@@ -101,6 +102,8 @@ class Runner:
         self.events = 0
         self.counts: Counter[str] = Counter()
         self.acting: Life | None = None
+        self.ran: Process | None = None
+        """The process that the last step ran; None if it was no process's."""
         self.failure: tuple[Thread, BaseException] | None = None
         """An exception that ended a thread, which the program has not seen."""
         self.threads: dict[int, Thread] = {}
@@ -130,11 +133,13 @@ class Runner:
 
     def step(self, until_ms: float) -> bool:
         """Give one turn, or let the next event happen; False, at `until_ms`, if none is left until then."""
+        self.ran = None
         if self._ready:
             self.events += 1
             at = self._random.randrange(len(self._ready))
             thread, self._ready[at] = self._ready[at], self._ready[-1]
             self._ready.pop()
+            self.ran = thread.life.process
             self._give(thread)
             return True
         if not self._heap or self._heap[0][0] > until_ms:
