@@ -133,9 +133,12 @@ def test_what_is_acknowledged_and_not_durable_is_never_sent() -> None:
         assert [header.first_lsn for header, _ in delta_frames(answer)] == [3]
 
 
-def test_a_frame_right_after_an_answer_does_not_wait_for_the_long_poll(log: walkit.WriteAheadLog) -> None:
-    """Poll at once after an answer, and append before the next one may be given: it is given then, and no later."""
-    feed = DeltaFeed(log, DeltaOptions(long_poll_ms=60_000, interval_ms=300))
+@pytest.mark.parametrize("interval_ms", [300, 0.1])
+def test_an_append_wakes_a_poll_before_the_long_polls_time(
+    log: walkit.WriteAheadLog, interval_ms: float
+) -> None:
+    """Let a poll wait, and append before and after the next answer may be given: it is given then, and no later."""
+    feed = DeltaFeed(log, DeltaOptions(long_poll_ms=60_000, interval_ms=interval_ms, expiry_ms=600_000))
     last = answered(feed.poll(PollRequest()))
     task = Task(feed.poll, after(last))
     wait_until(lambda: feed.described()[0].waiting == 1)
