@@ -105,11 +105,9 @@ class Opening:
 
     def look(self) -> None:
         """Refuse the place of a log that is gone, or is another owner's. Puts nothing."""
-        found = self.reads.find(MANIFEST_KEY)
-        if found is None:
-            owner_facts(self.owner, self.location)
-        else:
-            check_owner(manifest_of(found, self.location), self.location, self.owner)
+        if (found := self.reads.find(MANIFEST_KEY)) is not None:
+            return self._take_manifest(found)
+        owner_facts(self.owner, self.location)
 
     # -- step 0
 
@@ -125,9 +123,8 @@ class Opening:
                 raise damaged(MANIFEST_KEY, f"is missing, and {others[0]} is there", "the manifest", None)
         if found is None:
             new = Manifest(log_id=secrets.randbits(64) | 1, created_us=wall_us())
-            new, data = encoded(
-                new, self.epoch_id, {"object": 0, "opening": [], **owner_facts(self.owner, self.location)}
-            )
+            facts = owner_facts(self.owner, self.location)
+            new, data = encoded(new, self.epoch_id, {"object": 0, "opening": [], **facts})
             tag = put_own(self.reads, MANIFEST_KEY, data, None)
             self.created = tag is not None
             found = self.reads.find(MANIFEST_KEY) if tag is None else ObjectBytes(data, tag)
