@@ -74,7 +74,7 @@ class PayloadFloor:
 
     def _free(self) -> None:
         up_to_lsn = 0
-        with suppress(GapError):  # whoever drops records or a snapshot meanwhile calls `free` afterwards
+        with suppress(GapError):  # a trim or checkpoint that drops some calls `free` afterwards
             up_to_lsn = self._dead_lsn()
         if up_to_lsn < self._writer.log.first_lsn:
             return
@@ -115,8 +115,8 @@ class PayloadFloor:
     ) -> Generator[tuple[int, Link]]:
         """Yield the LSN and link of each record that links to the payload log, and whose value that log may have.
 
-        A payload log that went back, to an older copy of it, has given the LSNs of lost values to others. To count
-        them is given up when the log closes.
+        A payload log that went back, to an older copy of it, has given the LSNs of lost values to others. The closing
+        of the log ends a count.
         """
         payload_log = self._writer.log.parts.manifest_store.current
         for batch in batches:
