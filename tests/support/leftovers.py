@@ -20,6 +20,8 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.
 """Without SIGALRM, which is pytest-timeout's."""
 END_S = 10.0
 """How long what was left gets to end by itself, and then to be ended."""
+ENDING_S = 0.2
+"""How long a thread that is ending gets before garbage is looked for."""
 OF_EVERY_TEST = ("checkout", "once", "pytestconfig", "testrun_uid", "tmp_path_factory", "worker_id")
 """Fixtures of a whole run that start nothing."""
 LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")
@@ -74,7 +76,11 @@ class Before:
         named = [f"the log {log.location} was open" for log in self._logs()]
         if not named and not self._threads() and not self._children() and not self._files(folder):
             return self._restored()
-        gc.collect()
+        self._join_threads(ENDING_S)
+        # A full collection looks through all objects of the process, for a second late in a run.
+        for generation in (1, 2):
+            if self._logs() or self._threads() or self._files(folder):
+                gc.collect(generation)
         for log in self._logs():
             in_time(log.close)
         named += self._end_threads()
@@ -113,8 +119,8 @@ class Before:
                     found[number] = path
         return found
 
-    def _end_threads(self) -> list[str]:
-        deadline = time.monotonic() + END_S / 2
+    def _join_threads(self, seconds: float) -> None:
+        deadline = time.monotonic() + seconds
         for thread in self._threads():
             while time.monotonic() < deadline:
                 try:
@@ -122,6 +128,9 @@ class Before:
                     break
                 except RuntimeError:  # another thread is about to start it
                     time.sleep(0.001)
+
+    def _end_threads(self) -> list[str]:
+        self._join_threads(END_S / 2)
         named = []
         for thread in self._threads():
             owner = getattr(getattr(thread, "_target", None), "__self__", None)
