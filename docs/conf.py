@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from docutils import nodes
+from sphinx.domains.python import PythonDomain
 
 import walkit
 import walkit.errors
@@ -172,8 +173,22 @@ def with_plotly(app: Any, page: str, template: str, context: dict[str, Any], tre
         app.add_js_file("plotly.min.js")  # before the pictures that ask for it
 
 
+class Names(PythonDomain):
+    """Python's names, each searched for once: Sphinx goes through all of them for each mention of one."""
+
+    found: dict[tuple[Any, ...], Any] = {}
+
+    def find_obj(self, env: Any, *wanted: Any, **more: Any) -> Any:
+        """Return the objects that a name may mean."""
+        key = (len(self.objects), *wanted, *more.items())
+        if key not in self.found:
+            self.found[key] = super().find_obj(env, *wanted, **more)
+        return self.found[key]
+
+
 def setup(app: Any) -> dict[str, bool]:
     """Connect the functions above."""
+    app.add_domain(Names, override=True)
     app.connect("autodoc-process-docstring", as_restructured)
     app.connect("autodoc-process-signature", as_short)
     app.connect("doctree-read", without_object)
