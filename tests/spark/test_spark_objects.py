@@ -62,7 +62,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[list[Row], str, s
 
 
 def test_both_kinds_of_log_give_the_same(spark: SparkSession, history: tuple[list[Row], str, str]) -> None:
-    """Load, replay, diff, tables, SQL and several logs of one history: equal, and as the rule."""
+    """Load, replay, states, history, changes, diff, tables and several logs of one history: equal, and as the rule."""
     made, *places = history
     ask = walkit.spark
     ask.sql_functions(spark)
@@ -70,6 +70,10 @@ def test_both_kinds_of_log_give_the_same(spark: SparkSession, history: tuple[lis
         [
             rows(ask.load(place, first_lsn=20, last_lsn=333, partitions=3).drop("timestamp")),
             rows(ask.replay(place)),
+            rows(ask.replay(place, 200, only=[b"key-3", b""])),
+            rows(ask.states(place, [0, 17, 300])),
+            rows(ask.history(place, first_lsn=150)),
+            rows(ask.changes(place, 201, 350)),
             rows(ask.diff((place, 200), place, unchanged=True).select(*DIFF)),
             rows(ask.load(place, view="frames").agg({"records": "sum"})),
             rows(spark.sql(f"SELECT * FROM walkit_changes('{place}', 301)")),
@@ -80,7 +84,7 @@ def test_both_kinds_of_log_give_the_same(spark: SparkSession, history: tuple[lis
     assert answers[1][1] == sorted(
         ((key, value, lsn) for key, (value, lsn) in state_of(made).items()), key=repr
     )
-    assert answers[1][2] == sorted(diff_of(newest_of(made, 200), newest_of(made), unchanged=True), key=repr)
+    assert answers[1][6] == sorted(diff_of(newest_of(made, 200), newest_of(made), unchanged=True), key=repr)
     of_both = ask.load(places).groupBy("log").count()
     assert rows(of_both) == sorted([(place, len(made)) for place in places], key=repr)
     assert rows(ask.diff(*places)) == [] and ask.verify_pair(*places).equal
