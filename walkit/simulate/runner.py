@@ -57,8 +57,7 @@ class Process:
             self.runner.count("stall")
             self.runner.at(self.stalled_until_ms, lambda: self._run(life, act))
             return
-        with_life, self.runner.acting = self.runner.acting, life
-        self.runner.ran = self
+        self.runner.ran, with_life, self.runner.acting = self, self.runner.acting, life
         try:
             act()
         finally:
@@ -103,7 +102,7 @@ class Runner:
         self.counts: Counter[str] = Counter()
         self.acting: Life | None = None
         self.ran: Process | None = None
-        """The process that the last step ran; None if it was no process's."""
+        """The process that the last step ran; None after an event outside all processes."""
         self.failure: tuple[Thread, BaseException] | None = None
         """An exception that ended a thread, which the program has not seen."""
         self.threads: dict[int, Thread] = {}

@@ -64,18 +64,15 @@ class Rules:
         """By process, the branch and the LSN at which its state was compared."""
 
     def check(self) -> None:
-        """Check the process that the last step ran; all if it was an event of none, as faults are."""
+        """Check the process that the last step ran; all after an event outside them, as a fault."""
         if self.ledger.found is not None:
             raise self.ledger.found
         ran = self.runner.ran
         for node in self.logs:
-            if ran is None or node.process is ran:
-                if node.leads:
-                    self._check_primary(node)
-                else:
-                    self._check_replica(node)
+            if ran in (None, node.process):
+                (self._check_primary if node.leads else self._check_replica)(node)
         for reader in self.readers:
-            if ran is None or reader.process is ran:
+            if ran in (None, reader.process):
                 self._check_reader(reader)
 
     def _check_primary(self, node: LogNode) -> None:
