@@ -8,8 +8,6 @@ from http.cookiejar import CookieJar
 from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
-import pytest
-
 from scripts.browsing import serve
 
 EVERYWHERE = ("--address", "0.0.0.0")
@@ -26,8 +24,6 @@ def test_beyond_this_machine_it_asks_for_a_password() -> None:
         assert server.folders() == []
 
 
-# A server of its own; that a name with a password is let in is a row of views/test_access, SIGTERM is in tests/lab.
-@pytest.mark.slow
 def test_with_a_password_it_is_served_and_leaves_nothing(tmp_path: Path) -> None:
     """From elsewhere, a wrong password and the right one: a session with a folder, which SIGTERM removes."""
     users, cwd = tmp_path / "users.json", tmp_path / "elsewhere"
