@@ -23,7 +23,7 @@ TRIMMER = "walkit.log.trim:Trimmer"
 MAINTENANCE = "walkit.replication.delta.maintenance:ReaderMaintenance"
 IMPORTED = "walkit.replication.logs.imported_segments:ImportedSegments"
 EVIDENCE = Path(__file__).parents[2] / "docs/evidence/world-mutants.json"
-LEDGER = "walkit.objects.claims_object:Ledger"
+LEDGER = "walkit.objects.claims_object:ClaimsObject"
 FEED = "walkit.replication.delta.server_feed:DeltaFeed"
 
 
@@ -241,7 +241,7 @@ OBJECT_MUTANTS = (
     Mutant(
         "bulks deleted as far as the log is acknowledged",
         "walkit.objects.sweeper:Sweeper.remove",
-        "ledger.known.floor.number",
+        "claims_object.known.floor.number",
         "self._vouched.acked.number",
         on_objects=True,
     ),
