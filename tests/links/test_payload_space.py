@@ -22,7 +22,7 @@ from walkit.log.validate import make_ticket
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import Operation
 from walkit.read.read_api import ReadApi
-from walkit.replication import rewind
+from walkit.replication import promote, rewind
 
 CHANGES = ("write", "synced_write", "sync", "create", "replace", "remove", "sync_directory", "shorten")
 
@@ -105,6 +105,7 @@ AFTERWARDS: dict[str, tuple[bool, Callable[[Path, Path], object]]] = {
     "repair": (True, lambda log, place: walkit.repair(log)),
     "salvage": (True, lambda log, place: walkit.repair(damaged(log), policy="salvage")),
     "rewind": (True, lambda log, place: rewind(log, 18)),
+    "promotion after a rewind": (True, lambda log, place: (rewind(log, 18), promote(log))),
     "manifest rebuilt": (False, lambda log, place: rebuilt(log)),
     "payload manifest rebuilt": (False, lambda log, place: rebuilt(place)),
     "objects salvaged": (False, lambda log, place: walkit.salvage(f"objects:{log}", log.with_name("new"))),
