@@ -40,7 +40,7 @@ IDENTITY = FrameIdentity(log_id=1, epoch=1, epoch_id=1)
 
 @dataclass(frozen=True, kw_only=True)
 class Host:
-    """What one processor spends on a frame before the device gets it: a serial cost, as under Python's lock."""
+    """The time of one processor for a frame before the device gets it: a serial cost, as under Python's lock."""
 
     frame_us: float = 0.0
     record_us: float = 0.0
@@ -55,7 +55,7 @@ class Host:
 
 
 class Call(NamedTuple):
-    """What one writer asks for: records in one submission, and the bytes of all their keys and values."""
+    """The load of one writer: records in one submission, and the bytes of all their keys and values."""
 
     records: int
     key_bytes: int
@@ -100,7 +100,7 @@ class Request:
         self.call: Sizes | None = None
 
     def begin(self, now_ns: int) -> int | None:
-        """Go to the next call and return when it is meant to begin, which may be past; None where there is none."""
+        """Go to the next call and return when it is meant to begin, which may be past; None if there is none."""
         call = next(self.calls, None)
         if call is None:
             return None

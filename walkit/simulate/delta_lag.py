@@ -47,7 +47,7 @@ class ZeroFrames(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class DeltaLag:
-    """What a simulated reader did. Lags are milliseconds from a frame's durability to its application."""
+    """The result of a simulated reader. Lags are milliseconds from a frame's durability to its application."""
 
     frames: int
     median_ms: float

@@ -29,11 +29,11 @@ class CallColumns(NamedTuple):
 
 
 class Driven(Protocol):
-    """What is simulated of a `walkit.workload.Workload`."""
+    """The simulated part of a `walkit.workload.Workload`."""
 
     @property
     def name(self) -> str:
-        """What the Run is called."""
+        """The name of the Run."""
 
     @property
     def seed(self) -> int:
@@ -64,7 +64,7 @@ def drive(
     "replicas" from there until enough of them have it. Its
     label `mean_in_flight` is the number of frames that were being written, over the time of the run; the load of an
     open loop stands in its label `offered_per_s`, as in a Run on a real log.
-    Where the model lets an I/O fail, the Run is of the part before and says so in `failure`.
+    If the model lets an I/O fail, the Run is of the part before and says so in `failure`.
     """
     options = LogOptions() if options is None else options
     if not hasattr(workload, "calls"):

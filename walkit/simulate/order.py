@@ -1,4 +1,4 @@
-"""What append order costs: the question of AutoMQ #1718, asked of the simulator for many devices and loads at once."""
+"""The cost of append order: the question of AutoMQ #1718, asked of the simulator for many devices and loads at once."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def order_cost(
     throughput_ratio and p99_ratio (append over completion); of each order the records a second, p50, p99 (us), mean
     frames in flight and records in a frame; `expected_per_s`, see `expected_completion_per_s`; and `slowest_of_n`, the
     mean of the slowest of `in_flight` writes over the mean write: how much longer a frame waits for its neighbours
-    in append order at the most, if all begin together. Where it is 1, order is free.
+    in append order at the most, if all begin together. If it is 1, order is free.
     """
     import pandas as pd
 

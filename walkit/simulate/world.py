@@ -30,7 +30,7 @@ SETTLE_MS = 120_000.0
 """How long after the faults everything may take to become equal."""
 HEALTHY_APPENDS, HEALTHY_PAUSE_MS = 3, 400.0
 HEALTHY_MS = 3_000.0
-"""How long an append may take to reach everyone where there is no fault."""
+"""How long an append may take to reach everyone without a fault."""
 LATE_MS = 4_000.0
 """After so long without a fault no message of before is under way, and a poll that was given up was made again."""
 LOOK_MS = 200.0
@@ -53,7 +53,7 @@ class Sample:
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """What came of one schedule."""
+    """The result of one schedule."""
 
     schedule: Schedule
     rule: str

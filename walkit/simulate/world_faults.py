@@ -1,4 +1,4 @@
-"""What goes wrong in a world: faults drawn from a seed, each with a time, a target and a length."""
+"""The faults of a world, drawn from a seed, each with a time, a target and a length."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class _Link:
         """When the last of all that was sent arrives, reordered or not."""
 
     def amount(self, kind: str) -> float | None:
-        """Return how much of this fault there is now; None where there is none."""
+        """Return how much of this fault there is now; None if there is none."""
         return max((fault.amount for fault in self.faults if fault.kind == kind), default=None)
 
     def happens(self, kind: str) -> bool:

@@ -33,7 +33,7 @@ class Failure:
 
 @dataclass(frozen=True, kw_only=True)
 class WorldReport(TableReport):
-    """What came of the schedules: how much was run, and each failure with the command that reproduces it."""
+    """The result of the schedules: how much was run, and each failure with the command that reproduces it."""
 
     title = "Seeded world"
 
@@ -50,7 +50,7 @@ class WorldReport(TableReport):
     """A CRC-32 over the digests of all schedules."""
     failures: tuple[Failure, ...] = ()
     missed: tuple[str, ...] = ()
-    """What never happened and has to, in so many schedules."""
+    """Events that never happened, and must in this many schedules."""
 
     @property
     def failed(self) -> bool:

@@ -1,4 +1,4 @@
-"""What must hold in a world: at every step, and after the faults have stopped."""
+"""The rules of a world: they hold at every step, and after the faults have stopped."""
 
 from __future__ import annotations
 
