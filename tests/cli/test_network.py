@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit
+from tests.support.ports import free_address
 from walkit.errors import OptionsError
 from walkit.replication.transport.address import Address, parse_address
 
@@ -262,8 +263,7 @@ def test_a_token_comes_from_a_file_or_the_environment(log: Path, tmp_path: Path,
             assert b"s3cret" not in Path(f"/proc/{process.pid}/cmdline").read_bytes()
             return process
 
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            address = f"127.0.0.1:{free.getsockname()[1]}"
+        address = free_address()
         started(
             "serve", log, "--listen", address, "--token-file", tmp_path / "token", WALKIT_TOKEN="not this"
         )

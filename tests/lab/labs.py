@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,8 @@ from urllib.request import urlopen
 
 import nbformat
 import psutil
+
+from tests.support.ports import free_port
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -43,9 +44,7 @@ class Served:
 @contextmanager
 def lab(folder: Path, *, token: str = "") -> Iterator[Served]:
     """Serve a folder in JupyterLab; without a token everybody may come in."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_port()
     options = (
         *(
             "--no-browser",

@@ -21,10 +21,11 @@ from typing import Any
 
 import walkit
 from tests.replication.certificates import Authority
-from tests.replication.processes import Processes, free_address
+from tests.replication.processes import Processes
 from tests.replication.proxy import TcpProxy
 from tests.replication.writer import OPTIONS, Ending
 from tests.support.imports import bytes_of
+from tests.support.ports import free_address
 from walkit.errors import CommitFailedError
 from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication import ClientTLS, DeltaReader, PeerError, Primary, Replica, ServerTLS, promote, rejoin

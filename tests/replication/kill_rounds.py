@@ -19,8 +19,9 @@ from typing import Any
 
 import walkit
 from tests.replication.blocking_callers import until
-from tests.replication.processes import Processes, free_address, processes
+from tests.replication.processes import Processes, processes
 from tests.support.imports import bytes_of
+from tests.support.ports import free_address
 from walkit.errors import CorruptionError, GapError, LogNotFoundError, StorageError
 from walkit.format.file_names import BOOTSTRAP_PREFIX
 from walkit.recovery.log_scan import read_durable_slot

@@ -5,7 +5,6 @@ from __future__ import annotations
 import atexit
 import os
 import signal
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -146,9 +145,3 @@ def shared_processes() -> Processes:
     KEPT.add(child.process.pid)
     atexit.register(child.__exit__)
     return Processes(child)
-
-
-def free_address() -> str:
-    """An address of this machine that nothing listens at."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return f"127.0.0.1:{server.getsockname()[1]}"

@@ -23,9 +23,9 @@ import walkit.cli
 from tests.conftest import Checkout
 from tests.replication.blocking_callers import until
 from tests.replication.certificates import Authority
-from tests.replication.processes import free_address
 from tests.replication.test_kill import Process
 from tests.support.interrupts import Strike, interrupt_in
+from tests.support.ports import free_address, free_port
 from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.bench.delta import bench_delta
 from walkit.bench.replication import _append, bench_replication
@@ -44,7 +44,7 @@ def test_serve_and_follow_report_their_work_and_end_on_a_signal(tmp_path: Path) 
     """Serve a log that this process writes, follow it elsewhere, interrupt both: exit 0, and the folder is a log."""
     with walkit.open(tmp_path / "p") as log:
         log.append(b"v", key=b"k")
-        port = int(free_address().rpartition(":")[2])
+        port = free_port()
         metrics = ("--metrics-port", str(port))
         server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *metrics)
         address = server.first.split()[-1]

@@ -11,9 +11,9 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, until
-from tests.replication.processes import free_address
 from tests.support.interrupts import interrupt_in
 from tests.support.logs import memory_log
+from tests.support.ports import free_address
 from walkit.errors import CommitFailedError, OptionsError
 from walkit.replication import DeltaReader, Primary, Replica
 from walkit.replication.primary.replica_acks import AckStatus, ReplicaAcks

@@ -8,9 +8,9 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S
-from tests.replication.processes import free_address
 from tests.replication.test_replica_checkpoint import put
 from tests.replication.test_rewind import diverged
+from tests.support.ports import free_address
 from tests.support.stores import SMALL
 from walkit.errors import DivergenceError, OptionsError
 from walkit.record import AppendResult
