@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import socket
+from collections.abc import Iterator
 from itertools import cycle
 from pathlib import Path
 
 LOWEST = 10_000
 EPHEMERAL = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
 START = random.SystemRandom().randint(LOWEST, EPHEMERAL - 1)
-PORTS = cycle([*range(START, EPHEMERAL), *range(LOWEST, START)])
+PORTS: Iterator[int] = cycle([*range(START, EPHEMERAL), *range(LOWEST, START)])
 """Each process begins at another place, and gives a port again only after all others."""
 
 
