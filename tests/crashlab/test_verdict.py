@@ -23,13 +23,13 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_no_configuration_breaks_a_rule(name: str) -> None:
     """Explore logs of several options: none breaks a rule, and the durability is that of the options."""
-    found = explore_options(OPTIONS[name], budget=12)
+    found = explore_options(OPTIONS[name], budget=5)
     assert len(found) == 2 and all(e.ok and e.durability == OPTIONS[name].durability for e in found)
 
 
 def test_a_verdict_is_a_sentence_for_a_run() -> None:
     """Take the verdict of good options, and of walkit with a bug: it names the counts and the rule."""
-    good = crash_verdict(walkit.LogOptions(), budget=20)
+    good = crash_verdict(walkit.LogOptions(), budget=6)
     assert good.startswith("none of ") and good.endswith("breaks a rule; profile contract, durability sync")
     with museum.MUTANTS["acknowledged-unsynced"].applied():
         bad = crash_verdict(walkit.LogOptions(), budget=5)

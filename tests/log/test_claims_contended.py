@@ -230,7 +230,7 @@ CONSUMER = """
 
 def test_a_consumer_and_a_writer_that_are_killed(tmp_path: Path) -> None:
     """Kill a writer that trims and a consumer that advances, in turns, at any moment: no record is missed."""
-    path, owner, end = tmp_path / "log", uuid.uuid4(), 250
+    path, owner, end = tmp_path / "log", uuid.uuid4(), 150
     walkit.open(path, options=tiny()).close()
     done = tmp_path / "done"
     done.touch()

@@ -120,7 +120,8 @@ def test_held_events_are_sent_at_the_end_in_order() -> None:
     assert told == [1, 2, 3]
 
 
-@pytest.mark.parametrize("on", ["main", "other", "both"])
+# Slow: a process for seconds. With "both" the main thread makes each call, too, and so does another beside it.
+@pytest.mark.parametrize("on", [pytest.param("main", marks=pytest.mark.slow), "other", "both"])
 def test_a_call_from_a_handler_of_logging_ends(on: str, tmp_path: Path) -> None:
     """Make each public call with a handler's lock held, while the log's own threads log at DEBUG: none waits for it."""
     command = [sys.executable, "-m", "tests.commit.logging_calls", str(tmp_path), on]

@@ -81,8 +81,15 @@ def until_full(log: walkit.WriteAheadLog, values: list[bytes]) -> LogFullError:
             return error
 
 
-@pytest.mark.parametrize("killed", [False, True], ids=["live", "killed"])
-@pytest.mark.parametrize("takes", SIZES)
+@pytest.mark.parametrize(
+    ("takes", "killed"),
+    # Slow: two processes for each. The two others have each size, and each end of the writer.
+    [
+        ("bytes", True),
+        ("inodes", False),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("bytes", False), ("inodes", True))),
+    ],
+)
 def test_a_full_disk_can_be_left(tmp_path: Path, takes: str, killed: bool) -> None:
     """Let another program take each freed block or inode: trims, retention, closing and opening work, appends wait."""
     with mounted(tmp_path, "-t", "tmpfs", "-o", SIZES[takes], "tmpfs") as folder:

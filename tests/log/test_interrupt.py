@@ -103,11 +103,10 @@ print(json.dumps([interrupts, len(told)]))
     ("way", "companions"),
     [
         ("append", 2),
-        ("many", 2),
         # Slow: a process for seconds. They wait in the same driver, which test_signal_handlers strikes at each point.
         *(
             pytest.param(*way, marks=pytest.mark.slow)
-            for way in (("transaction", 0), ("timeout", 0), ("policy", 2))
+            for way in (("many", 2), ("transaction", 0), ("timeout", 0), ("policy", 2))
         ),
     ],
 )

@@ -375,7 +375,8 @@ class CountedStorage(PassingStorage):
         return CountedFile(file, self.counts) if name in self.sealed else file
 
 
-@pytest.mark.parametrize("segments", [1, 100, 1000])
+# Slow: a log of 64 MiB; 100 segments show the same growth.
+@pytest.mark.parametrize("segments", [1, 100, pytest.param(1000, marks=pytest.mark.slow)])
 def test_an_opening_reads_the_header_of_each_sealed_segment_and_no_more(segments: int) -> None:
     """Count the reads of sealed segments as a log opens, and the memory of verifying it: both have a bound for each."""
     storage = CrashingStorage()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ast
 import errno
-import json
 import os
 import stat
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import pytest
 
 import walkit
 from tests.conftest import Checkout
-from tests.support.logs import run_python
+from tests.support.logs import Child
 from walkit.storage import FileStorage
 
 OWNER, OTHER, GROUP = 61234, 61235, 61236
@@ -92,13 +91,16 @@ with tempfile.TemporaryDirectory() as warm:  # the modules that are loaded late 
         work(warm)
 import numpy.ma
 os.umask(0o027)
-for user, groups, names, path in json.loads(sys.argv[1]):
+for line in sys.stdin:
+    user, groups, names, path = json.loads(line)
     read, sent = os.pipe()
     if not os.fork():
         os.write(sent, json.dumps(act(user, groups, names, path)).encode())
         os._exit(0)
     os.wait()
-    print(os.read(read, 65536).decode())
+    os.close(sent)
+    print(os.read(read, 65536).decode(), flush=True)
+    os.close(read)
 """
 
 
@@ -106,10 +108,22 @@ MADE: list[Any] = ["write", "store"]
 WORK: list[Any] = ["write", "store", "claim", "repair", "write", "rebuild"]
 
 
-def acts(place: Path, *steps: tuple[int, list[int], list[Any]]) -> list[list[str]]:
-    """Do the steps, each as a user with groups, and return their answers; a number gives all files that mode."""
-    given = json.dumps([(*step, str(place)) for step in steps])
-    return [json.loads(line) for line in run_python(PROGRAM, given).stdout.splitlines()]
+Acts = Callable[..., list[list[str]]]
+
+
+@pytest.fixture(scope="module")
+def acts() -> Iterator[Acts]:
+    """Do steps at a place, each as a user with groups, and return their answers; a number gives all files that mode."""
+    with Child(PROGRAM) as child:
+
+        def act(place: Path, *steps: tuple[int, list[int], list[Any]]) -> list[list[str]]:
+            answers = []
+            for step in steps:
+                child.send((*step, str(place)))
+                answers.append(child.read())
+            return answers
+
+        yield act
 
 
 @pytest.fixture
@@ -136,7 +150,7 @@ def facts(path: Path) -> set[tuple[str, int, int, str]]:
 @needs_root
 # Slow: processes of three users for each mode; 0o664 has bits that the others lack.
 @pytest.mark.parametrize("mode", [0o664, *(pytest.param(m, marks=pytest.mark.slow) for m in (0o600, 0o666))])
-def test_root_leaves_a_log_to_its_owner(place: Path, mode: int) -> None:
+def test_root_leaves_a_log_to_its_owner(acts: Acts, place: Path, mode: int) -> None:
     """Write, claim and repair as root in another user's log: all files are that user's, who can continue with them."""
     made, by_root = (OWNER, [GROUP], MADE), (0, [0], [mode, *WORK])
     assert acts(place, made, by_root) == [["done"] * 2, ["done"] * 7]
@@ -147,7 +161,7 @@ def test_root_leaves_a_log_to_its_owner(place: Path, mode: int) -> None:
 
 
 @needs_root
-def test_a_stranger_is_refused_before_anything_is_made(place: Path) -> None:
+def test_a_stranger_is_refused_before_anything_is_made(acts: Acts, place: Path) -> None:
     """Work as a user who may write all but the manifest, whose files the owner could not use: EACCES, no change."""
     acts(place, (OWNER, [GROUP], MADE), (0, [0], [0o644]))
     for each in (place, *place.rglob("*")):
@@ -161,7 +175,7 @@ def test_a_stranger_is_refused_before_anything_is_made(place: Path) -> None:
 
 
 @needs_root
-def test_strangers_share_a_log_that_everybody_may_write(place: Path) -> None:
+def test_strangers_share_a_log_that_everybody_may_write(acts: Acts, place: Path) -> None:
     """Write as a user of another group, which the owner is in, too: the owner can use its files, which all are 0666."""
     place.chmod(0o777)
     steps = (OWNER, [GROUP], MADE), (0, [0], [0o666]), (OTHER, [OTHER], MADE), (OWNER, [GROUP, OTHER], MADE)
@@ -170,7 +184,7 @@ def test_strangers_share_a_log_that_everybody_may_write(place: Path) -> None:
 
 
 @needs_root
-def test_users_of_one_group_share_a_log(place: Path) -> None:
+def test_users_of_one_group_share_a_log(acts: Acts, place: Path) -> None:
     """Write as two users of a group that may write: each file is its maker's, has the log's mode, and serves both."""
     steps = (OWNER, [GROUP], MADE), (0, [0], [0o660]), (OTHER, [GROUP], WORK), (OWNER, [GROUP], WORK)
     assert {answer for answers in acts(place, *steps) for answer in answers} == {"done"}

@@ -36,8 +36,15 @@ def alarm() -> Iterator[None]:
 @pytest.mark.usefixtures("alarm")
 # CPython drops the error of a handler that strikes within a weakref callback, and warns.
 @pytest.mark.filterwarnings("ignore:Exception ignored in.*_remove:pytest.PytestUnraisableExceptionWarning")
-@pytest.mark.parametrize("durability", ["sync", "none"])
-@pytest.mark.parametrize("first", [False, True])
+@pytest.mark.parametrize(
+    ("durability", "first"),
+    # Slow: a log for each point. The two others have each durability, and each place of the append.
+    [
+        ("sync", True),
+        ("none", False),
+        *(pytest.param(*each, marks=pytest.mark.slow) for each in (("sync", False), ("none", True))),
+    ],
+)
 def test_a_handler_that_raises_in_an_append_ends_all_waits(durability: str, first: bool) -> None:
     """Raise at each point of an append on the main thread with 8 in flight: others continue or fail, close ends."""
     nth, went_on = 0, 0

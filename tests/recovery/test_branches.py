@@ -189,8 +189,8 @@ def killed_salvages(make: Callable[[Path], Mixed], tmp_path: Path, step: int) ->
 
 
 def test_salvage_killed_at_a_change_continues(tmp_path: Path) -> None:
-    """Kill a salvage at every third change to a folder, and repeat it: all files are as without the kill."""
-    assert killed_salvages(branch_within_a_segment, tmp_path, 3) > 20
+    """Kill a salvage at every fifth change to a folder, and repeat it: all files are as without the kill."""
+    assert killed_salvages(branch_within_a_segment, tmp_path, 5) > 20
 
 
 class Beside:
@@ -236,12 +236,12 @@ def in_memory(folder: Path) -> CrashingStorage:
 def test_salvage_survives_a_power_cut_at_each_operation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Fail each operation on the log's and the branch's folder, cut the power, salvage again: every record is read."""
+    """Fail every second operation on the log and the branch, cut the power, salvage again: every record is read."""
     mixed = branch_within_a_segment(tmp_path)
     wanted = {*mixed.log.items(), *mixed.others[0].items()}
     image, cuts = in_memory(mixed.folder), 0
     for name, on_branch in product(OPERATIONS, (False, True)):
-        for nth in count(1):
+        for nth in count(1, 2):
             storage, beside = FaultyStorage(image.process_kill()), Beside()
             monkeypatch.setattr(repair, "storage_at", beside.opened)
             fault = (beside.at(".branch-2") if on_branch else storage).fail(name, nth=nth, times=1)
@@ -259,7 +259,7 @@ def test_salvage_survives_a_power_cut_at_each_operation(
                 with walkit.open(log, mode="r") as reader:
                     found |= {(r.lsn, bytes(r.value or b"")) for r in reader.read()}
             assert found == wanted, f"{name} {nth}, {'branch' if on_branch else 'log'}"
-    assert cuts > 20
+    assert cuts > 10
 
 
 @pytest.mark.slow  # some 120 salvages in children of their own, each with all its syncs
@@ -347,10 +347,10 @@ def _salvage_drawn_mixtures(numbers: range, tmp_path: Path) -> None:
 
 def test_some_drawn_mixtures_lose_nothing(tmp_path: Path) -> None:
     """Mix the files of a log and of a copy that was written on, by chance, and salvage: each record can be read."""
-    _salvage_drawn_mixtures(range(4), tmp_path)
+    _salvage_drawn_mixtures(range(2), tmp_path)
 
 
 @pytest.mark.slow  # two writers with all their syncs for each of 100 mixtures
 def test_many_drawn_mixtures_lose_nothing(tmp_path: Path) -> None:
     """Do the same with 100 mixtures."""
-    _salvage_drawn_mixtures(range(4, 104), tmp_path)
+    _salvage_drawn_mixtures(range(2, 102), tmp_path)

@@ -6,10 +6,13 @@ import errno
 import fcntl
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Self
 
 import pytest
 
@@ -28,62 +31,106 @@ linux_only = pytest.mark.skipif(
 )
 pytestmark = linux_only
 
-WRITER = """
+WRITERS = """
 import os, select
 import walkit
 from walkit.segments import segment_set
 from walkit.errors import WalkitError
-segment_set.LOOK_S = {look_s}
-log, said = None, []
-def note(name, facts):
-    if name in ("walkit.log.move", "walkit.log.poison"):
-        said.append(name)
-for line in sys.stdin:
-    call, _, argument = line.strip().partition(" ")
-    try:
-        if call == "open":
-            log = walkit.open(argument, options=walkit.LogOptions(segment_bytes=1 << 20), events=note)
-            answer = "ok"
-        elif call == "append":
-            answer = "ok " + str(log.append(argument.encode()).last_lsn)
-        elif call == "fork":
-            if os.fork() == 0:
-                hung_up = select.poll()
-                hung_up.register(0, 0)  # it outlives this process, but not the test
-                hung_up.poll()
-                os._exit(0)
-            answer = "ok"
-        elif call == "said":
-            answer = " ".join(said)
-        elif call == "close":
-            log.close()
-            answer = "ok"
-    except WalkitError as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        answer = type(error).__name__ + " " + str(getattr(cause, "errno", None))
-    print(answer, flush=True)
+
+def asked():
+    # From the descriptor: nothing that a later writer is asked for is read ahead.
+    line = b""
+    while not line.endswith(b"\\n"):
+        line += os.read(0, 1) or os._exit(0)
+    return line.decode().strip()
+
+def write():
+    log, said = None, []
+    def note(name, facts):
+        if name in ("walkit.log.move", "walkit.log.poison"):
+            said.append(name)
+    while (line := asked()) != "end":
+        call, _, argument = line.partition(" ")
+        try:
+            if call == "open":
+                log = walkit.open(argument, options=walkit.LogOptions(segment_bytes=1 << 20), events=note)
+                answer = "ok"
+            elif call == "append":
+                answer = "ok " + str(log.append(argument.encode()).last_lsn)
+            elif call == "fork":
+                if os.fork() == 0:
+                    hung_up = select.poll()
+                    hung_up.register(0, 0)  # it outlives the writer, but not the tests of this file
+                    hung_up.poll()
+                    os._exit(0)
+                answer = "ok"
+            elif call == "said":
+                answer = " ".join(said)
+            elif call == "close":
+                log.close()
+                answer = "ok"
+        except WalkitError as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            answer = type(error).__name__ + " " + str(getattr(cause, "errno", None))
+        print(answer, flush=True)
+
+while True:
+    segment_set.LOOK_S = float(asked())
+    if os.fork() == 0:
+        print(os.getpid(), flush=True)
+        write()
+        os._exit(0)
+    os.wait()
+    print("ended", flush=True)
 """
 
 
 REFUSED = (f"CommitFailedError {errno.ESTALE}", f"LogPoisonedError {errno.ESTALE}")
 
 
-class Writer(OtherProcess):
-    """A process that opens a log and appends to it, as it is asked to."""
+class Writer:
+    """A process that opens a log and appends to it, as it is asked to; a fork of one that has walkit imported."""
 
-    def __init__(self, place: Path, look_s: float = 0) -> None:
-        super().__init__("", WRITER.format(look_s=look_s))
+    def __init__(self, writers: OtherProcess, place: Path, look_s: float = 0) -> None:
         self.place = place
+        self._writers = writers
+        self._pid: int | None = int(self.ask(str(look_s)))
 
     def ask(self, call: str) -> str:
         """Let it do a call; returns its answer."""
-        self.send(call)
-        return self.line()
+        self._writers.send(call)
+        return self._writers.line()
 
     def begin(self, value: str = "first") -> None:
         """Open the log and append a record."""
         assert self.ask(f"open {self.place}") == "ok"
         assert self.ask(f"append {value}").startswith("ok")
+
+    def kill(self) -> None:
+        """End it by SIGKILL and wait until it is gone."""
+        assert self._pid is not None
+        os.kill(self._pid, signal.SIGKILL)
+        self._pid = None
+        assert self._writers.line() == "ended"
+
+    def __enter__(self) -> Self:
+        """Begin."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End it, unless it was killed."""
+        if self._pid is not None:
+            self.kill()
+
+
+NewWriter = Callable[..., Writer]
+
+
+@pytest.fixture(scope="module")
+def writer() -> Iterator[NewWriter]:
+    """Begins a writer, one at a time."""
+    with OtherProcess("", WRITERS) as writers:
+        yield partial(Writer, writers)
 
 
 def values_of(place: Path) -> list[bytes | None]:
@@ -118,14 +165,16 @@ MOVES: dict[str, Callable[[Path, Path], Path | None]] = {
 @pytest.mark.parametrize(
     ("move", "look_s"), [*((move, 0) for move in MOVES), ("renamed", 1000), ("removed", 1000)]
 )
-def test_two_writers_of_one_path_keep_their_own_records(tmp_path: Path, move: str, look_s: float) -> None:
+def test_two_writers_of_one_path_keep_their_own_records(
+    writer: NewWriter, tmp_path: Path, move: str, look_s: float
+) -> None:
     """Take the folder of a living writer from its path, and let another make a log there: both logs are whole."""
     path, real = tmp_path / "log", tmp_path / "log"
     if "link" in move:
         real = tmp_path / "real"
         real.mkdir()
         path.symlink_to(real)
-    with Writer(path, look_s) as first:
+    with writer(path, look_s) as first:
         first.begin()
         kept = MOVES[move](path, real)
         write_another(path)
@@ -174,10 +223,12 @@ REMOVALS: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("what", REMOVALS)
-def test_a_writer_whose_files_were_taken_is_poisoned_at_the_next_look(tmp_path: Path, what: str) -> None:
+def test_a_writer_whose_files_were_taken_is_poisoned_at_the_next_look(
+    writer: NewWriter, tmp_path: Path, what: str
+) -> None:
     """Remove or replace each of the files that a living writer relies on: a typed error, and it replaces nothing."""
     path = tmp_path / "log"
-    with Writer(path) as first:
+    with writer(path) as first:
         first.begin()
         REMOVALS[what](path)
         manifest = (path / "manifest").read_bytes() if (path / "manifest").exists() else None
@@ -187,18 +238,20 @@ def test_a_writer_whose_files_were_taken_is_poisoned_at_the_next_look(tmp_path: 
         assert manifest is None or (path / "manifest").read_bytes() == manifest
 
 
-def test_a_removed_segment_is_seen_before_each_acknowledgement(tmp_path: Path) -> None:
+def test_a_removed_segment_is_seen_before_each_acknowledgement(writer: NewWriter, tmp_path: Path) -> None:
     """Remove the open segment between two looks that are far apart: the very next record is not acknowledged."""
-    with Writer(tmp_path / "log", look_s=1000) as first:
+    with writer(tmp_path / "log", look_s=1000) as first:
         first.begin()
         next((tmp_path / "log").glob("*.segment")).unlink()
         assert first.ask("append second") == f"CommitFailedError {errno.ESTALE}"
 
 
-def test_a_close_changes_nothing_in_a_folder_that_is_not_the_writers(tmp_path: Path) -> None:
+def test_a_close_changes_nothing_in_a_folder_that_is_not_the_writers(
+    writer: NewWriter, tmp_path: Path
+) -> None:
     """Remove the lock of an idle writer, which closes: it neither seals nor replaces the manifest, and reports why."""
     path = tmp_path / "log"
-    with Writer(path, look_s=1000) as first:
+    with writer(path, look_s=1000) as first:
         first.begin()
         (path / "lock").unlink()
         before = (path / "manifest").read_bytes()
@@ -230,10 +283,10 @@ TAKEN: dict[str, Callable[[Path], Path]] = {
     ],
 )
 def test_a_second_writer_is_refused_until_the_first_dies(
-    tmp_path: Path, how: str, kind: str, monkeypatch: pytest.MonkeyPatch
+    writer: NewWriter, tmp_path: Path, how: str, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Open and repair the folder of a writer whose lock or name was taken, by each kind: refused, until it dies."""
-    with Writer(tmp_path / "log") as first:
+    with writer(tmp_path / "log") as first:
         if kind == "no flock on folders":
             monkeypatch.setattr(fcntl, "flock", _refused_for_folders(fcntl.flock))
         first.begin()
@@ -360,13 +413,15 @@ def test_files_to_be_removed_stay_if_the_log_was_replaced(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
-def test_a_copy_of_hard_links_leaves_the_original_alone(tmp_path: Path, dies: bool) -> None:
+def test_a_copy_of_hard_links_leaves_the_original_alone(
+    writer: NewWriter, tmp_path: Path, dies: bool
+) -> None:
     """A copy whose files have the same inodes is opened and written: the original opens with all its own records."""
     folder, copied = tmp_path / "orders", tmp_path / "copied"
     if dies:
-        with Writer(folder, 1000) as writer:
-            writer.begin("ours")
-            writer.kill()
+        with writer(folder, 1000) as first:
+            first.begin("ours")
+            first.kill()
     else:
         with walkit.open(folder) as log:
             log.append(b"ours")

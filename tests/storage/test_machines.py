@@ -30,11 +30,11 @@ class FileAgainstMemory(StorageComparison):
 TestFileAgainstMemory = that_did(
     FileAgainstMemory, "write", "read", "allocate", "shorten", "sync", "drop", "close", "replace", "remove"
 )
-TestFileAgainstMemory.settings = settings(max_examples=examples(240), stateful_step_count=40, deadline=None)
+TestFileAgainstMemory.settings = settings(max_examples=examples(80), stateful_step_count=40, deadline=None)
 
 TestCrashPromises = that_did(
     CrashPromises,
     *("write", "synced write", "sync", "resize", "replace", "remove"),
     *("sync of names", "name lost", "bytes lost"),
 )
-TestCrashPromises.settings = settings(max_examples=examples(400), stateful_step_count=40, deadline=None)
+TestCrashPromises.settings = settings(max_examples=examples(160), stateful_step_count=40, deadline=None)

@@ -213,7 +213,10 @@ class Killed(FaultyStorage):
         return super().perform(operation, *how, **else_)
 
 
-@pytest.mark.parametrize("number", range(len(STEPS) - 1))
+# Slow: a process for each operation. By default one step replaces and one removes; the power is cut in all of them.
+@pytest.mark.parametrize(
+    "number", [pytest.param(n, marks=[pytest.mark.slow] * (n in (0, 2))) for n in range(4)]
+)
 def test_a_kill_leaves_old_or_new(number: int, tmp_path: Path) -> None:
     """Kill a process before each operation of a step: old or new, the lock is free, and the temporary is removed."""
     (before, step), (after, _) = STEPS[number : number + 2]
