@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import signal
 import threading
 import traceback
@@ -12,7 +11,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from itertools import count
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +18,6 @@ import pytest
 import walkit
 from tests.support.imports import replica_on, runs_after
 from tests.support.interrupts import ShootingStorage, Strike
-from tests.support.logs import run_python
 from tests.support.threads import GUARD_S, wait_until
 from walkit._internal.threads import current_frames
 from walkit.models import CrashingStorage
@@ -28,91 +25,6 @@ from walkit.replication import Primary, Replica
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.segments.manifest_store import LOCK_NAME, load_manifest
 
-REAL = """
-import faulthandler, json, random, signal, sys, threading, time, warnings
-import walkit
-from walkit.errors import LogLockedError
-from walkit.log.claims import ClaimTable
-
-path, wanted, seed, most = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4])
-warnings.simplefilter("ignore", ResourceWarning)
-options = walkit.LogOptions(segment_bytes=65536, frame_bytes_max=16384, idle_marker_ms=0)
-main, chance = threading.main_thread().ident, random.Random(seed)
-armed, counts, acked, struck = threading.Event(), {}, 0, 0
-check = ClaimTable._check
-
-def strict(table):
-    # The main thread waits for its interrupted call once: no claim is taken while it is already closing the log.
-    assert most > 1 or all(claim.state == "held" for claim in table.mine.values())
-    check(table)
-
-ClaimTable._check = strict
-
-def shoot():
-    while True:
-        armed.wait()
-        armed.clear()
-        time.sleep(chance.random() * chance.choice((0.0002, 0.002, 0.01)))
-        signal.pthread_kill(main, signal.SIGINT)
-
-def once(act):
-    return act()
-
-def interrupt(number, frame):
-    # Only within `once`: the test's own steps are not under test. At most `most` for each: a shot meant for the step
-    # before comes late at times, and a second interrupt ends the wait for the interrupted work.
-    global struck
-    while frame is not None:
-        if frame.f_code is once.__code__:
-            struck += 1
-            if struck <= most:
-                raise KeyboardInterrupt
-        frame = frame.f_back
-
-def step(name, act):
-    global struck
-    struck = 0
-    armed.set()
-    try:
-        return once(act)
-    except KeyboardInterrupt:
-        counts[name] = counts.get(name, 0) + 1
-        return None
-    finally:
-        armed.clear()
-
-signal.signal(signal.SIGINT, interrupt)
-threading.Thread(target=shoot, daemon=True).start()
-while sum(counts.values()) < wanted:
-    faulthandler.dump_traceback_later(25, exit=True)
-    step("open", lambda: walkit.Store.open(path, options=options, events=lambda *_: None))
-    for log in walkit.open_logs():
-        log.close()
-    deadline = time.monotonic() + 20
-    while True:
-        try:
-            store = walkit.Store.open(path, options=options)
-            break
-        except LogLockedError:
-            assert time.monotonic() < deadline
-    assert store.log.acked_lsn == acked, (store.log.acked_lsn, acked)
-    for number in range(20):
-        acked = store.put(b"%d" % chance.randrange(9), bytes(8000)).last_lsn
-    for name in chance.choices(("trim", "retain", "hold", "snapshot", "checkpoint", "compact"), k=4):
-        step(name, {
-            "trim": lambda: store.log.trim(acked - 20),
-            "retain": lambda: store.log.enforce_retention(walkit.Retention(records_max=30)),
-            "hold": lambda: store.log.hold("consumer", acked + 1).release(),
-            "snapshot": store.snapshot,
-            "checkpoint": store.checkpoint,
-            "compact": store.compact,
-        }[name])
-        acked = store.put(b"after", name.encode()).last_lsn
-        assert store[b"after"] == name.encode()
-    step("close", store.close)
-    store.close()
-print(json.dumps(counts))
-"""
 OPTIONS = walkit.LogOptions(segment_bytes=64 * 1024, frame_bytes_max=16 * 1024, idle_marker_ms=0)
 RECORDS = 30
 STEPS = {
@@ -533,12 +445,3 @@ def test_an_interrupt_at_each_operation_of_a_replicas_storage(name: str, primary
             break
         check_following(scene, name, f"{name}, operation {number}")
     assert number > 1
-
-
-@pytest.mark.slow  # minutes of real signals at random, which come at the points above
-@pytest.mark.parametrize(("seed", "most"), [(0, 1), (1, 1), (2, 2)])
-def test_real_interrupts_at_any_time(tmp_path: Path, seed: int, most: int) -> None:
-    """Send one SIGINT or two in each step of a process that opens, trims, closes: nothing hangs, nothing is lost."""
-    done = run_python(REAL, tmp_path / "log", "100", str(seed), str(most), timeout=280)
-    counts = json.loads(done.stdout)
-    assert sum(counts.values()) >= 100 and {"open", "close"} <= counts.keys()

@@ -80,7 +80,7 @@ def test_walkits_own_names_come_first(offered: Path) -> None:
 
 def test_a_device_of_a_package_is_simulated(offered: Path) -> None:
     """Simulate on an offered device, as an object and as what makes one: its five I/Os a second bound the rate."""
-    spec = walkit.workload.Workload(operations=20, writers=1, seed=7)
+    spec = walkit.workload.Workload(operations=6, writers=1, seed=7)
     for name in ("floppy", "made-floppy"):
         assert device_model(name).name == "floppy"
         assert walkit.simulate.drive(spec, device=name).records_per_s < 10

@@ -94,9 +94,16 @@ def opened(folder: Path, in_flight: int) -> walkit.WriteAheadLog:
     return log
 
 
-@pytest.mark.parametrize("foreign", FOREIGN)
-@pytest.mark.parametrize("call", CALLS)
-@pytest.mark.parametrize("in_flight", [1, 4])
+@pytest.mark.parametrize(
+    ("call", "foreign", "in_flight"),
+    # Slow: half of all triples. The others have each pair.
+    [
+        pytest.param(call, foreign, in_flight, marks=[pytest.mark.slow] * ((at + of + in_flight) % 2))
+        for at, call in enumerate(CALLS)
+        for of, foreign in enumerate(FOREIGN)
+        for in_flight in (1, 4)
+    ],
+)
 @pytest.mark.parametrize(
     "step",
     [STEP, pytest.param(SLOW_STEP, marks=pytest.mark.slow)],  # some 30,000 points, for minutes
@@ -181,8 +188,15 @@ class Struck:
         return at, made
 
 
-@pytest.mark.parametrize("foreign", STORE_FOREIGN)
-@pytest.mark.parametrize("call", STORE_CALLS)
+@pytest.mark.parametrize(
+    ("call", "foreign"),
+    # Slow: two of three pairs. By default each call is struck by a third of the foreign ones, and each of them strikes.
+    [
+        pytest.param(call, foreign, marks=[pytest.mark.slow] * ((at + of) % 3 > 0))
+        for at, call in enumerate(STORE_CALLS)
+        for of, foreign in enumerate(STORE_FOREIGN)
+    ],
+)
 @pytest.mark.parametrize(
     "part",  # of the points; all of them are some 100,000, for most of an hour
     [None, *(pytest.param(part, marks=pytest.mark.slow) for part in range(SLOW_PARTS))],

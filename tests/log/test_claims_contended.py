@@ -70,7 +70,7 @@ DROPS: dict[str, Callable[[walkit.Store], object]] = {
 
 @pytest.mark.parametrize("drop", DROPS.values(), ids=DROPS)
 @pytest.mark.parametrize(
-    "step", [pytest.param(1, marks=pytest.mark.slow), 3]
+    "step", [pytest.param(1, marks=pytest.mark.slow), 5]
 )  # slow: 250 drops, 100 of them compactions
 def test_a_claim_at_every_step_of_what_drops_records(
     drop: Callable[[walkit.Store], object], step: int

@@ -16,7 +16,7 @@ from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.models import CrashingStorage
 from walkit.models.faults import FaultyStorage
 
-RECORDS = 2_000
+RECORDS = 1_000
 FOOTPRINT_OFFSET = 56
 BODY_OFFSET = 100
 READS_MAX = 80
@@ -26,7 +26,7 @@ READS_MAX = 80
 @cache
 def _damaged() -> CrashingStorage:
     storage = CrashingStorage()
-    options = tiny(durability="none", segment_bytes=1 << 20)
+    options = tiny(durability="none", segment_bytes=512 * 1024)
     with walkit.open(storage=storage, options=options) as log:
         for i in range(RECORDS):
             log.append(b"%d" % i)
@@ -65,7 +65,7 @@ TOOLS: dict[str, Callable[[Any], Any]] = {
     [(tool, salvaged) for tool in TOOLS for salvaged in (False, True) if salvaged or tool != "read"],
 )
 def test_what_is_read_grows_with_the_segment(tool: str, salvaged: bool) -> None:
-    """Damage every second of 2,000 frames, before and after a salvage: a bounded multiple of the bytes is read."""
+    """Damage every second of 1,000 frames, before and after a salvage: a bounded multiple of the bytes is read."""
     storage = FaultyStorage((_salvaged() if salvaged else _damaged()).process_kill())
     (name,) = [n for n in storage.names() if n.endswith(".segment")]
     file = storage.open(name, "read")

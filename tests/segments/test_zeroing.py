@@ -12,7 +12,8 @@ from tests.support.threads import wait_until
 from walkit.segments.active_segment import ZERO_STEP_BYTES, OpenSegment
 
 
-@pytest.mark.parametrize("record_bytes", [0, 1000, 10_000])
+# Slow: thousands of frames of the smallest size.
+@pytest.mark.parametrize("record_bytes", [pytest.param(0, marks=pytest.mark.slow), 1000, 10_000])
 def test_space_is_zeroed_ahead_of_a_writer_that_is_not_in_a_hurry(record_bytes: int) -> None:
     """Write a third of the first step: the maintenance thread zeroes the next, and later frames find zeroed space."""
     with memory_log(tiny(segment_bytes=4 << 20, frame_bytes_max=1 << 20)) as log:

@@ -331,4 +331,4 @@ class Saved(RuleBasedStateMachine):
 
 
 TestSaved = that_did(Saved, "trimmed", "from a snapshot")
-TestSaved.settings = settings(max_examples=examples(60), stateful_step_count=15, deadline=None)
+TestSaved.settings = settings(max_examples=examples(32), stateful_step_count=15, deadline=None)

@@ -74,8 +74,15 @@ OPENINGS: dict[str, Callable[[FileStorage], object]] = {
 
 
 @linux_only
-@pytest.mark.parametrize("held", [False, True], ids=["by path", "held"])
-@pytest.mark.parametrize("opening", OPENINGS)
+@pytest.mark.parametrize(
+    ("opening", "held"),
+    # Slow: each other one. By default every opening is struck, in turn by path and held: both end in one helper.
+    [
+        pytest.param(opening, held, marks=[pytest.mark.slow] * ((at + held) % 2))
+        for at, opening in enumerate(OPENINGS)
+        for held in (False, True)
+    ],
+)
 def test_an_interrupted_opening_leaks_no_descriptor(tmp_path: Path, opening: str, held: bool) -> None:
     """Strike each opening at each point where Python delivers a signal: no descriptor is left, and no lock."""
     # Openings with many points, most of which open nothing, are struck at some of them.
