@@ -4,14 +4,30 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 
 FRONT_DOOR = "walkit"
 
 
-def imported(path: str, source: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, dotted name) of every import: in functions, under TYPE_CHECKING, relative, and by import_module."""
+def statements(node: ast.AST) -> Iterator[ast.AST]:
+    """Yield the statements in a node, and those in them; without the expressions it is a tenth of `ast.walk`."""
+    for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+        for child in getattr(node, field, ()):
+            yield child
+            yield from statements(child)
+
+
+@cache
+def imported(path: str, source: str) -> tuple[tuple[int, str], ...]:
+    """Return (line, dotted name) of every import: in functions, under TYPE_CHECKING, relative, and by import_module."""
+    return tuple(_imported(path, source))
+
+
+def _imported(path: str, source: str) -> Iterator[tuple[int, str]]:
     package = path.removesuffix(".py").split("/")[:-1]
-    for node in ast.walk(ast.parse(source)):
+    tree = ast.parse(source)
+    is_by_name = "import_module" in source or "__import__" in source
+    for node in ast.walk(tree) if is_by_name else statements(tree):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

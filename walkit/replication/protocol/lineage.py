@@ -60,7 +60,7 @@ def why_unservable(hello: Hello, versions: tuple[int, int] = (PROTOCOL_MIN, PROT
         return Refusal(
             reason="name",
             message=f"a replica's name is 1 to {NAME_CHARS_MAX} printable characters: "
-            f"{hello.name[:NAME_CHARS_MAX]!r} of {len(hello.name):,} is none",
+            f"{hello.name[:NAME_CHARS_MAX]!r} of {len(hello.name):,} is not",
         )
     if hello.log_id == 0 and hello.end != LogEnd():
         return Refusal(reason="protocol", message="a subscriber without a log has no end either")
