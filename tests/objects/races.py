@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
@@ -46,6 +46,19 @@ def started(base: MemoryObjectStore) -> ACKED:
     log.close()
     base.plan = None
     return acked
+
+
+def store_with(objects: Mapping[str, bytes]) -> MemoryObjectStore:
+    """Return a store with these objects."""
+    store = MemoryObjectStore()
+    for key, data in objects.items():
+        store.put_if_absent(key, data)
+    return store
+
+
+def objects_of(store: MemoryObjectStore) -> dict[str, bytes]:
+    """Return the objects of a store."""
+    return {entry.key: store.get(entry.key).data for entry in store.list_after("")}
 
 
 def refuse_all(request: ObjectRequest) -> ObjectFault:
@@ -139,7 +152,7 @@ class Pause:
 
 Run = Callable[[MemoryObjectStore, bytes, ACKED], object]
 Check = Callable[..., object]
-# Slow: each request in both ways, a minute. By default each is paused in one of them.
+# Slow: each request in both ways, a minute. By default each, or each third, is paused in one of them.
 PAUSED = pytest.mark.parametrize(
     "later_too",
     [None, *(pytest.param(later_too, marks=pytest.mark.slow) for later_too in (False, True))],
@@ -155,16 +168,19 @@ def paused_at_each(
     start: Callable[[MemoryObjectStore], ACKED] = started,
     check: Check = check_history,
     of: Callable[[ObjectRequest], bool] = lambda request: True,
+    every: int = 1,
 ) -> Iterator[ObjectRequest]:
     """Run a process for each request `of` it, paused before that one while `act` is done; yield the requests.
 
-    With `later_too` None, the process sleeps at one request alone, and at that and all later ones, in turns. At the end
-    of each run `check` gets the store and the acknowledged records of the start, the process and `act`.
+    With `later_too` None, the process sleeps at one request alone, and at that and all later ones, in turns, and at one
+    of `every` requests alone. At the end of each run `check` gets the store and the acknowledged records of the start,
+    the process and `act`.
     """
-    number = 0
+    number, begun = 0, MemoryObjectStore()
+    before = start(begun)
+    objects = objects_of(begun)
     while True:
-        base, first, second = MemoryObjectStore(), ACKED(), ACKED()
-        before = start(base)
+        base, first, second = store_with(objects), ACKED(), ACKED()
         pause = Pause(number, later_too=number % 2 == 1 if later_too is None else later_too, of=of)
         client = base.client(pause)
         done, failed = threading.Event(), list[BaseException]()
@@ -198,4 +214,4 @@ def paused_at_each(
             assert len(first) == 4
             return
         yield pause.first[0]
-        number += 1
+        number += every if later_too is None else 1

@@ -9,6 +9,7 @@ import pytest
 
 import walkit
 from tests.objects.made_log import MadeLog
+from tests.objects.races import objects_of, store_with
 from tests.support.makers import flipped
 from tests.support.threads import Task
 from walkit.commit.policy import OneRecordPerFrame
@@ -140,10 +141,12 @@ def compacted(base: MemoryObjectStore) -> None:
 @pytest.mark.parametrize("act", [trimmed, compacted])
 def test_a_log_is_ok_beside_a_trim_or_a_compaction(act: Callable[[MemoryObjectStore], None]) -> None:
     """Trim or compact by another writer before each request of a verification: it finds no problem."""
+    begun = MemoryObjectStore()
+    for make in (filled, compacted):
+        make(begun)
+    objects = objects_of(begun)
     for number in count():
-        base, done = MemoryObjectStore(), list[int]()
-        for make in (filled, compacted):
-            make(base)
+        base, done = store_with(objects), list[int]()
 
         def plan(
             request: ObjectRequest,

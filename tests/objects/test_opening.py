@@ -263,18 +263,18 @@ def test_refused_credentials_are_not_missing_objects() -> None:
     assert list(store.list_after("")) == []
 
 
-def test_ten_thousand_appends_are_one_request_each_and_an_idle_writer_makes_none() -> None:
-    """Count the requests of 10,000 bulks: at most 1.01 puts for each and nothing else; then of an idle writer."""
+def test_thousands_of_appends_are_one_request_each_and_an_idle_writer_makes_none() -> None:
+    """Count the requests of 2,000 bulks: at most 1.01 puts for each and nothing else; then of an idle writer."""
     store = MemoryObjectStore()
     log = open_object_writer(store, options=LogOptions(in_flight=16, policy=OneRecordPerFrame()))
     before = len(store.requests)
-    for _ in range(10):
+    for _ in range(2):
         tickets = [log.submit(b"v") for _ in range(1_000)]
         tickets[-1].result()
     log.wait_idle()
-    assert log.statistics().frames_written == 10_000
+    assert log.statistics().frames_written == 2_000
     made = store.requests[before:]
-    assert {r.method for r in made} == {"put_if_absent", "put_if_match"} and len(made) <= 10_100
+    assert {r.method for r in made} == {"put_if_absent", "put_if_match"} and len(made) <= 2_020
     assert {r.key for r in made if r.method == "put_if_match"} == {MANIFEST_KEY}
     log.sync()
     assert log.wait_idle() and len(store.requests) == before + len(made)

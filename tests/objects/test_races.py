@@ -6,7 +6,17 @@ import threading
 
 import pytest
 
-from tests.objects.races import ACKED, PAUSED, Pause, check_history, paused_at_each, started, write
+from tests.objects.races import (
+    ACKED,
+    PAUSED,
+    Pause,
+    check_history,
+    objects_of,
+    paused_at_each,
+    started,
+    store_with,
+    write,
+)
 from walkit.errors import (
     ObjectConflictError,
     ObjectExistsError,
@@ -69,11 +79,12 @@ FAULTS = {
 @pytest.mark.parametrize("name", FAULTS)
 def test_one_fault_of_any_request_changes_nothing(name: str) -> None:
     """Put each fault on each request of an opening and of appends: every record is acknowledged, once, and is there."""
-    fault, number = FAULTS[name], 0
+    fault, number, begun = FAULTS[name], 0, MemoryObjectStore()
     conflicts = (ObjectConflictError, ObjectExistsError)
+    before = started(begun)
+    objects = objects_of(begun)
     while True:
-        base, acked = MemoryObjectStore(), ACKED()
-        before = started(base)
+        base, acked = store_with(objects), ACKED()
 
         def plan(request: ObjectRequest, number: int = number) -> ObjectFault | None:
             is_put = request.method.startswith("put")
