@@ -153,10 +153,10 @@ for i in range(10**9):
 
 
 def test_copies_beside_a_writer_that_trims_and_compacts(tmp_path: Path) -> None:
-    """Copy a Store of another process six times while it rotates, checkpoints and compacts: the state at the end."""
+    """Copy a Store of another process four times while it rotates, checkpoints and compacts: the state at the end."""
     with Child(WRITER, tmp_path / "log") as writer:
         seen = 0
-        for n in range(6):
+        for n in range(4):
             while seen < 150 * (n + 1):
                 seen = writer.read()
             report = walkit.copy(tmp_path / "log", tmp_path / f"copy-{n}")
@@ -188,11 +188,11 @@ while target := json.loads(sys.stdin.readline() or '""'):
 
 
 def test_a_copier_that_is_killed_leaves_no_log_and_continues(tmp_path: Path) -> None:
-    """SIGKILL a copier at twelve moments, a writer beside it: no copy or a whole one, and the next run ends."""
+    """SIGKILL a copier at eight moments, a writer beside it: no copy or a whole one, and the next run ends."""
     generator, ends = random.Random(11), []
     with filled(tmp_path / "log", 200) as log, Child(COPIER, tmp_path / "log") as copier:
         copier.read()
-        for n in range(12):
+        for n in range(8):
             target = tmp_path / f"copy-{n // 2}"
             partial = target.with_name(f"{target.name}.partial")
             copier.send(str(target))

@@ -284,7 +284,7 @@ def test_killed_copy_with_payloads_is_continued(tmp_path: Path) -> None:
     path, target = tmp_path / "log", tmp_path / "copy"
     with walkit.open(path, options=linked(tmp_path / "payloads")) as log:
         log.append_many([value_of(number, 6000) for number in range(40)])
-        for moment in ("1", "last", "last"):
+        for moment in ("1", "last"):
             with Child(COPIER, path, target, moment) as child:
                 assert child.process.wait(60) == -signal.SIGKILL
             assert not target.exists()

@@ -128,7 +128,7 @@ def test_object_store_that_takes_the_place_of_a_payload_log_is_noticed(tmp_path:
     places = [tmp_path / f"payloads-{side}" for side in "ab"]
     logs = [
         walkit.open(
-            tmp_path / f"log-{side}", options=linked(f"objects:{place}", write_timeout_ms=3000), **QUIET
+            tmp_path / f"log-{side}", options=linked(f"objects:{place}", write_timeout_ms=1000), **QUIET
         )
         for side, place in zip("ab", places, strict=True)
     ]
@@ -201,7 +201,7 @@ def test_snapshot_that_went_is_gone_for_good_before_its_payloads_are_freed() -> 
 def test_fenced_writer_frees_nothing(same_payload_log: bool) -> None:
     """Goal: the payload log is the newer writer's. Method: another one opens the log before a freeing."""
     store, payloads = MemoryObjectStore(name="log"), MemoryObjectStore(name="payloads")
-    options = walkit.LogOptions(link_over=100, payload_log=payloads, write_timeout_ms=5000)
+    options = walkit.LogOptions(link_over=100, payload_log=payloads, write_timeout_ms=1500)
     failed = list[str]()
     old = walkit.open(store, options=options, events=lambda name, facts: failed.append(str(facts)))
     old.append_many([value_of(number) for number in range(1, 11)])

@@ -376,7 +376,7 @@ def test_no_power_cut_over_both_logs_loses_a_value_or_frees_one_under_a_live_lin
     """Goal: a power cut at each change of either log leaves every link with its value. Method: film both."""
     film = Film()
     with walkit.open(storage=film.log, options=linked(film.payloads), events=lambda *_: None) as log:
-        for number in range(1, 61):
+        for number in range(1, 41):
             log.append(value_of(number, 6000))
             film.acked = number
             if number % 10 == 0:
@@ -397,7 +397,7 @@ def test_no_power_cut_over_both_logs_loses_a_value_or_frees_one_under_a_live_lin
                 log.append(value_of(log.appended_lsn + 1, 6000))
                 log.trim(log.appended_lsn - 2)
                 check_links(log, log.appended_lsn, log.appended_lsn - 2, moment)
-    assert looked > 150 and read > 1000 and film.images[-1][4] == 56
+    assert looked > 100 and read > 500 and film.images[-1][4] == 36
 
 
 def test_no_power_cut_over_a_store_and_its_payload_log_frees_a_live_value() -> None:
@@ -434,30 +434,38 @@ def test_no_power_cut_over_a_store_and_its_payload_log_frees_a_live_value() -> N
 def test_killed_writers_lose_no_acknowledged_value(tmp_path: Path, prefix: str) -> None:
     """Goal: kill -9 leaves each acknowledged link with its value. Method: a process that appends and trims."""
     script = """
-        import json, sys, walkit
+        import json, os, sys, walkit
         from tests.links.made import linked, value_of
-        log = walkit.open(sys.argv[1], options=linked(sys.argv[2]))
-        for number in range(log.appended_lsn + 1, 100_000):
-            log.append(value_of(number, 6000))
-            trimmed = int(log.trim(number - 8)) if number % 16 == 0 else log.first_lsn - 1
-            print(json.dumps([number, trimmed]), flush=True)
+        def write():
+            log = walkit.open(sys.argv[1], options=linked(sys.argv[2]))
+            for number in range(log.appended_lsn + 1, 100_000):
+                log.append(value_of(number, 6000))
+                trimmed = int(log.trim(number - 8)) if number % 16 == 0 else log.first_lsn - 1
+                print(json.dumps([os.getpid(), number, trimmed]), flush=True)
+        for _ in sys.stdin:
+            if not os.fork():
+                write()
+            os.wait()
+            print("null", flush=True)
     """
     path, place = tmp_path / "log", f"{prefix}{tmp_path / 'payloads'}"
     chance, read = random.Random(5), 0
-    for _ in range(3):
-        with Child(script, path, place) as child:
+    with Child(script, path, place) as child:
+        for _ in range(3):
+            child.send("write")
             for _ in range(chance.randrange(5, 30)):
-                acked, trimmed = child.read()
-            os.kill(child.process.pid, signal.SIGKILL)
-            child.process.wait()
-        with walkit.open(path, mode="r") as reader:
-            read += check_links(reader, acked, max(trimmed, reader.first_lsn - 1), "killed")
-        with walkit.open(path, options=linked(place)) as log:
-            check_links(log, acked, log.first_lsn - 1, "reopened")
+                pid, acked, trimmed = child.read()
+            os.kill(pid, signal.SIGKILL)
+            while later := child.read():
+                _, acked, trimmed = later
+            with walkit.open(path, mode="r") as reader:
+                read += check_links(reader, acked, max(trimmed, reader.first_lsn - 1), "killed")
+            with walkit.open(path, options=linked(place)) as log:
+                check_links(log, acked, log.first_lsn - 1, "reopened")
     assert read > 20
 
 
-@pytest.mark.parametrize("megabytes", [256, pytest.param(5 * 1024, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("megabytes", [192, pytest.param(5 * 1024, marks=pytest.mark.slow)])
 def test_values_of_a_megabyte_need_bounded_memory(tmp_path: Path, megabytes: int) -> None:
     """Goal: memory does not grow with the values written or read. Method: a process that reports its peak."""
     script = """
