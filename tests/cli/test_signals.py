@@ -48,6 +48,8 @@ LONG: dict[str, tuple[list[str], int]] = {
     "append": (["-c", APPENDING, "{new}"], -signal.SIGTERM),
     "drive": (["-c", DRIVING, "{new}"], -signal.SIGTERM),
 }
+# Slow: seconds of imports each. By default one command that takes signals itself, one that does not, and a library.
+BY_DEFAULT = ("serve", "crashtest", "append")
 
 
 def ignores_interrupts(pid: int) -> bool:
@@ -58,7 +60,10 @@ def ignores_interrupts(pid: int) -> bool:
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason="asks the kernel of Linux")
-@pytest.mark.parametrize("what", LONG)
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=() if what in BY_DEFAULT else pytest.mark.slow) for what in LONG],
+)
 def test_an_ignored_interrupt_stays_ignored(what: str, tmp_path: Path) -> None:
     """Start with SIGINT ignored, as a shell's background job: it is ignored at all times, and SIGTERM ends it."""
     arguments, code = LONG[what]

@@ -100,7 +100,8 @@ def test_what_a_child_does_not_drive_is_refused_by_name(
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("records", [1, 2_500])
+# Slow: the same kill at the first record.
+@pytest.mark.parametrize("records", [2_500, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_kill_at_any_moment_loses_nothing_and_invents_nothing(
     tmp_path: Path, stream: OperationStream, records: int
 ) -> None:
@@ -139,22 +140,22 @@ def test_a_kill_at_any_moment_loses_nothing_and_invents_nothing(
 
 def test_a_child_that_is_left_alone_comes_to_its_end(tmp_path: Path) -> None:
     """Not killed, it drives everything and closes the log; its Run equals its log's metrics."""
-    stream = seeded_stream(3_000, seed=1)
+    stream = seeded_stream(1_500, seed=1)
     shown: list[int] = []
     with writer(tmp_path / "log", stream) as child:
-        assert child.wait_for(3_000, shown.append)
+        assert child.wait_for(1_500, shown.append)
         outcome, run = child.outcome(), child.run()
-        assert not child.wait_for(3_001), "more than there are"
+        assert not child.wait_for(1_501), "more than there are"
     assert (outcome.returncode, outcome.killed, outcome.killed_after_s) == (0, False, None)
     assert outcome.acknowledged.all()
     assert outcome.submitted.all()
-    assert run.records == 3_000
+    assert run.records == 1_500
     assert not run.interrupted
-    assert run.frames is not None and run.frames.records == 3_000
+    assert run.frames is not None and run.frames.records == 1_500
     assert run.bytes_user == sum(map(len, stream.keys)) + sum(len(v) for v in stream.values if v)
     assert run.options["segment_bytes"] == SMALL.segment_bytes
     assert "walkit.segment.rotate" in {e.name for e in run.events}
-    assert shown[-1] == 3_000
+    assert shown[-1] == 1_500
     assert shown == sorted(shown)
     with walkit.Store.open(tmp_path / "log", options=SMALL) as store:
         assert store.recovery.verdict == "clean"
@@ -193,7 +194,7 @@ class Pipe(io.StringIO):
 
 def test_no_writer_passes_what_was_announced() -> None:
     """At every line of the child, its log has nothing beyond the lines before, and all that it calls acknowledged."""
-    stream = seeded_stream(4_000)
+    stream = seeded_stream(2_500)
     with walkit.Store.open("memory://announced", mode="x") as store:
         pipe = Pipe(store, stream.route(WRITERS))
         drive_reported(store, stream, WRITERS, LineReporter(pipe))
@@ -233,9 +234,7 @@ def fail(child: ChildWriter) -> ChildWriterError:
 
 
 def test_a_child_that_cannot_open_its_log_reports_the_error(tmp_path: Path, stream: OperationStream) -> None:
-    """A path that is a file, and a log that is locked, are reported with the error's name; nothing waits."""
-    (tmp_path / "file").write_text("not a log")
-    assert "NotALogError" in str(fail(writer(tmp_path / "file", stream)))
+    """A log that is locked is reported with the error's name; nothing waits."""
     with walkit.open(tmp_path / "log"):
         assert "LogLockedError" in str(fail(writer(tmp_path / "log", stream)))
 
@@ -317,11 +316,11 @@ PARENT = """
     from tests.workload.streams import SMALL, seeded_stream
     from walkit.workload import ChildWriter, Workload
 
-    stream = seeded_stream(100_000, value_bytes=10)
+    stream = seeded_stream(20_000, value_bytes=10)
     with ChildWriter(sys.argv[1], Workload(source=stream, writers=4), stream=stream, options=SMALL) as child:
         child.wait_for(100)
         print(child.pid, flush=True)
-        child.wait_for(100_000)
+        child.wait_for(20_000)
 """
 
 
@@ -345,7 +344,7 @@ def test_the_child_ends_with_its_parent(tmp_path: Path, parent: subprocess.Popen
     parent.wait()
     assert opened_within(tmp_path / "log", 20)
     with walkit.open(tmp_path / "log", options=SMALL) as log:
-        assert 100 <= log.acked_lsn < 100_000
+        assert 100 <= log.acked_lsn < 20_000
 
 
 def test_a_child_without_a_reader_ends(tmp_path: Path, stream: OperationStream) -> None:

@@ -28,8 +28,12 @@ PATIENCE_S = 60.0
 @pytest.mark.parametrize(
     "load",
     [
-        ContinuousLoad(writers=3),
-        ContinuousLoad(writers=20, style="tasks", record_bytes=3, durability="none"),
+        # Slow: other children. By default threads are killed below, and tasks have an open loop.
+        pytest.param(ContinuousLoad(writers=3), marks=pytest.mark.slow),
+        pytest.param(
+            ContinuousLoad(writers=20, style="tasks", record_bytes=3, durability="none"),
+            marks=pytest.mark.slow,
+        ),
         ContinuousLoad(in_flight=4, ack_order="completion", policy="capped:2"),
     ],
     ids=["threads", "tasks", "in flight"],
@@ -177,7 +181,8 @@ def test_the_log_is_kept_small(monkeypatch: pytest.MonkeyPatch) -> None:
         assert 1 < log.first_lsn <= 21
 
 
-@pytest.mark.parametrize("style", ["threads", "tasks"])
+# Slow: the arrivals are the same for both.
+@pytest.mark.parametrize("style", ["tasks", pytest.param("threads", marks=pytest.mark.slow)])
 def test_an_open_loop_brings_as_many_records_as_arrive(tmp_path: Path, style: Any) -> None:
     """200 arrivals a second: no more records than have arrived, none before its time, and every latency counts."""
     load = ContinuousLoad(writers=4, style=style, arrivals_per_s=200, durability="none")
