@@ -104,6 +104,7 @@ def test_a_draw_is_made_by_its_seed(toy: Path) -> None:
     assert {site.room for site in draw(toy, 1, 4)} == {"room", "other"}
 
 
+@pytest.mark.slow  # Five runs of pytest for a script; what it draws and how it edits is tested above.
 def test_a_mutant_is_found_by_what_reaches_it_or_survives(toy: Path) -> None:
     """Beacons name the one test that reaches; a constant changed is found by it, a call dropped in dead code is not."""
     changed, dropped = (next(s for s in sites(toy) if s.before == text) for text in ("3", "told.clear()"))

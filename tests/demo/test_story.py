@@ -119,7 +119,7 @@ def test_the_notebook_of_the_main_job_holds_on_this_story(
     names: dict[str, Any] = {}
     for cell in cells_of("02-the-main-job.ipynb"):
         source = cell["source"].replace("spark.stop()", "")  # it is every Spark test's
-        for constant, value in (("OPERATIONS", "13_500"), ("ROUNDS", "2")):
+        for constant, value in (("OPERATIONS", "13_500"), ("ROUNDS", "1")):
             source = with_constant(source, constant, value)
         exec(source, names)  # noqa: S102 - a reader runs the same
     assert names["result"] is story and names["rounds"]
