@@ -35,7 +35,13 @@ def test_the_example_of_the_readme_runs_by_itself(
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/how-to/read-with-spark.md", "docs/how-to/stream-with-spark.md", "docs/api/spark.md"]
+    "page",
+    [
+        "docs/how-to/read-with-spark.md",
+        # Three streams of Spark's own kinds; test_a_stream_is_a_stream_of_records runs one as it is.
+        pytest.param("docs/how-to/stream-with-spark.md", marks=pytest.mark.slow),
+        "docs/api/spark.md",
+    ],
 )
 def test_the_example_of_a_page_runs(
     page: str, spark: SparkSession, checkout: Checkout, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -158,10 +158,11 @@ def planners() -> list[int]:
 @pytest.mark.parametrize(
     "kind",
     [
-        # The stream of changes has the same reader, and that of several logs is made of such readers.
+        # The stream of changes has the same reader, and that of several logs is made of such readers: by default
+        # test_a_stream_of_several_logs_has_each_record_once (test_spark_objects.py) restarts it in process.
         pytest.param(OF_ONE, marks=pytest.mark.slow),
         CHANGES,
-        OF_SEVERAL,
+        pytest.param(OF_SEVERAL, marks=pytest.mark.slow),
     ],
     ids=["one", "changes", "several"],
 )
@@ -214,6 +215,7 @@ def test_a_stream_is_a_stream_of_records(spark: SparkSession, tmp_path: Path) ->
     assert json.loads(source["endOffset"])["lsn"] == json.loads(source["latestOffset"])["lsn"] == 601
 
 
+@pytest.mark.slow  # three queries; test_a_stream_of_changes_continues_after_trims has it of the reader, without Spark
 def test_a_stream_of_changes_restarts_after_a_trim(spark: SparkSession, tmp_path: Path) -> None:
     """Stop a query, checkpoint, trim, append and run it again: the changes of the model, each once."""
     # Without the snapshots the query ends with HistoryTrimmedError, and the sink stays as it is.
@@ -251,6 +253,9 @@ def test_a_stream_of_changes_restarts_after_a_trim(spark: SparkSession, tmp_path
     assert sunk(spark, tmp_path).equals(found)
 
 
+# Two queries; test_a_stream_continues_over_a_promotion has the DivergenceError of the reader, and
+# test_what_a_stream_does_not_take_is_refused the words of an error of a query.
+@pytest.mark.slow
 def test_a_stream_over_another_log_ends_in_walkits_words(spark: SparkSession, tmp_path: Path) -> None:
     """Put another log under a query's path between two runs: DivergenceError, in one line by `errors()`."""
     filled(tmp_path / "log", 50)
