@@ -19,7 +19,7 @@ from tests.spark.trimmed import make_store, values_of
 from tests.spark.trimmed import told_in_process as told
 from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, woven, write
 from walkit.errors import HistoryTrimmedError, OptionsError
-from walkit.spark import changes, errors, history, replay, sql_functions, states
+from walkit.spark import changes, errors, history, sql_functions, states
 from walkit.spark.options import read_options
 from walkit.spark.sql import ChangesFunction, StateFunction
 from walkit.spark.stream import WalkitStreamReader
@@ -71,18 +71,24 @@ def net_of(rows: list[Row], first_lsn: int, last_lsn: int) -> list[Any]:
 
 
 def test_sql_has_states_and_changes(spark: SparkSession, tmp_path: Path) -> None:
-    """Table functions over a trimmed store with a snapshot and over a log: the rows of replay and changes."""
+    """Table functions of a trimmed store with a snapshot and of a log: the rules' rows, once in SQL, else by calls."""
     sql_functions(spark)
     store, log = tmp_path / "store", tmp_path / "log"
-    make_store(store, [("work", 3, 90), ("checkpoint", True), ("work", 4, 60)])
-    write(str(log), random_rows(5, 120))
-    last = walkit.open(store, mode="r").last_lsn
-    for path, first, end in ((store, last - 20, last), (log, LEFT + 1, RIGHT), (log, 1, RIGHT)):
-        found = rows_of(spark.sql(f"SELECT * FROM walkit_state('{path}', {end})"))
-        assert found == rows_of(replay(path, end)) and found
-        found = rows_of(spark.sql(f"SELECT * FROM walkit_changes('{path}', {first}, {end})"))
-        assert found == rows_of(changes(path, first, end)) and found
-    assert spark.sql(f"SELECT count(*) FROM walkit_state('{log}')").collect()[0][0] == replay(log).count()
+    past = make_store(store, [("work", 3, 90), ("checkpoint", True), ("work", 4, 60)])
+    write(str(log), rows := random_rows(5, 120))
+    for first in (1, LEFT + 1):
+        fed = [tuple(row) for row in ChangesFunction().eval(str(log), first, RIGHT)]
+        assert in_order(fed) == expected(rows, first, RIGHT) and fed
+    assert rows_of(spark.sql(f"SELECT * FROM walkit_changes('{log}', {first}, {RIGHT})")) == in_order(fed)
+    state = in_order((key, *last) for key, last in state_of(rows).items())
+    assert rows_of(spark.sql(f"SELECT * FROM walkit_state('{log}')")) == state
+    earlier, newest = sorted(past)[-20], max(past)
+    live = {key: value for key, value, _ in StateFunction().eval(str(store), earlier)}
+    assert live == past[earlier]
+    for key, change, before, after, _ in ChangesFunction().eval(str(store), earlier + 1):
+        assert live.pop(key, None) == before
+        live |= {} if change == "D" else {key: after}
+    assert live == past[newest]
     with pytest.raises(HistoryTrimmedError), errors():
         spark.sql(f"SELECT * FROM walkit_changes('{store}', 2)").collect()
 

@@ -13,8 +13,10 @@ import pytest
 
 import walkit
 import walkit.spark
+from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.errors import MARK, STOPPED, described, unwrapped
 from walkit.spark.options import read_options
+from walkit.spark.source import WalkitDataSource
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -57,7 +59,7 @@ def test_facts_survive_the_text() -> None:
 
 
 def test_a_workers_error_is_walkits(spark: SparkSession, tmp_path: Path) -> None:
-    """A damaged frame under a user's action and under verify_pair and diff_report: each is a CorruptionError."""
+    """A damaged frame under a user's action and under diff_report: each is a CorruptionError."""
     good, bad = made(tmp_path / "good"), damaged(tmp_path / "bad")
     left, right = (spark.read.format("walkit").load(str(path)) for path in (good, bad))
     with pytest.raises(walkit.CorruptionError) as caught, walkit.spark.errors():
@@ -65,8 +67,6 @@ def test_a_workers_error_is_walkits(spark: SparkSession, tmp_path: Path) -> None
     assert caught.value.position is not None
     assert caught.value.__suppress_context__
     assert "\n" not in str(caught.value)
-    with pytest.raises(walkit.CorruptionError):
-        walkit.spark.verify_pair(good, bad)
     with pytest.raises(walkit.CorruptionError):
         walkit.spark.diff_report(left, right)
 
@@ -92,18 +92,12 @@ def test_a_worker_without_the_path_names_its_host(spark: SparkSession, tmp_path:
 
 
 def test_what_would_write_a_log_is_refused_in_a_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    """Save a DataFrame and a stream as a log: OptionsError in one sentence; the log is as it was."""
+    """Save a DataFrame as a log, and make the sink of a stream: OptionsError in one sentence; the log is as it was."""
     path = str(made(tmp_path / "log"))
     df = spark.read.format("walkit").load(path)
-    stream = spark.readStream.format("walkit").load(path).writeStream.format("walkit")
-
-    def stream_into_it() -> None:
-        stream.option("checkpointLocation", str(tmp_path / "checkpoint")).start(path).processAllAvailable()
-
-    writes: list[Callable[[], None]] = [
+    writes: list[Callable[[], object]] = [
         lambda: df.write.format("walkit").mode("append").save(path),
-        lambda: df.write.format("walkit").mode("overwrite").save(path),
-        stream_into_it,
+        lambda: WalkitDataSource({"path": path}).streamWriter(RECORD_STRUCT, overwrite=False),
     ]
     for write in writes:
         with (

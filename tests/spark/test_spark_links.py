@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 import walkit
 from tests.spark.loading import load
+from tests.spark.test_spark_stream import reader_of
 from tests.support.logs import tiny
 from walkit.errors import NotALoadError, OptionsError, PayloadUnreachableError
 
@@ -56,10 +58,8 @@ def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Pat
         walkit.spark.replay(as_links)
     with pytest.raises(OptionsError):
         walkit.spark.load(path, view="frames", resolve="link")
-    stream = (
-        spark.readStream.format("walkit").option("resolve", "link").option("claim", "none").load(str(path))
-    )
-    query = stream.writeStream.format("memory").queryName("links").trigger(availableNow=True).start()
-    assert query.awaitTermination(120)
-    found = spark.sql("SELECT lsn FROM links WHERE kind = 4").collect()
-    assert {row.lsn for row in found} == set(links)
+    reader = reader_of(path, resolve="link", claim="none")
+    start = reader.initialOffset()
+    parts = reader.partitions(start, reader.latestOffset(start, ReadAllAvailable()))
+    streamed = [row for part in parts for batch in reader.read(part) for row in batch.to_pylist()]
+    assert {row["lsn"] for row in streamed if row["kind"] == walkit.Kind.LINK} == set(links)
