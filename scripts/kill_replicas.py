@@ -2,9 +2,9 @@
 
     python scripts/kill_replicas.py --kills 1000 --state kills.jsonl [--dir DIR]
 
-Runs rounds of `tests/replication/kill_rounds.py`: of stream and bootstrap, each with 20 kills. Each round that ends is
-a line of the state file; a run with the same file continues after the last one. A round that breaks a promise ends the
-run with its seed and leaves its folder.
+Runs rounds of `tests/replication/chaos_rounds.py`, each with 15 faults. Each round that ends is a line of the state
+file; a run with the same file continues after the last one. A round that breaks a promise ends the run with its seed
+and leaves its folder.
 """
 
 from __future__ import annotations
@@ -16,14 +16,16 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import ExitStack
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 os.environ["PYTHONPATH"] = sys.path[0]  # of the processes that a round starts
 
-from tests.replication.kill_rounds import run_round
+from tests.replication.chaos_rounds import Chaos
+from tests.replication.processes import processes
 
-KILLS_A_ROUND = 20
+FAULTS_A_ROUND = 15
 
 
 def done(state: Path) -> list[dict[str, int]]:
@@ -47,16 +49,18 @@ def main() -> int:
         folder = Path(tempfile.mkdtemp(prefix=f"walkit-kills-{seed}-", dir=args.dir))
         began = time.monotonic()
         try:
-            tally = run_round(folder, seed, KILLS_A_ROUND)
+            with ExitStack() as stack:
+                world = Chaos(folder, seed, stack.enter_context(processes()), stack)
+                world.run(FAULTS_A_ROUND)
         except BaseException:
             print(f"seed {seed} failed after {kills:,} kills; its logs are in {folder}", flush=True)
             raise
         shutil.rmtree(folder)
-        facts = {"seed": seed, **vars(tally), "ms": int((time.monotonic() - began) * 1000)}
+        facts = {"seed": seed, **world.tally, "ms": int((time.monotonic() - began) * 1000)}
         rounds.append(facts)
         with args.state.open("a") as file:
             file.write(json.dumps(facts) + "\n")
-        print(f"{kills + tally.kills:,} kills", facts, flush=True)
+        print(f"{kills + facts['kills']:,} kills", facts, flush=True)
     of = {name: sum(each[name] for each in rounds) for name in ("kills", "bootstrapping", "trims")}
     print(f"{of['kills']:,} kills in {len(rounds):,} rounds, none broke a promise:", of)
     return 0

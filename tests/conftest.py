@@ -49,7 +49,7 @@ TOGETHER = {
 }
 LONGEST_FIRST = (
     *("tests/spark/", "tests/demo/", "tests/dashboards/", "tests/lab/", "tests/site/", "tests/notebooks/"),
-    "tests/replication/test_kill",
+    "tests/replication/test_chaos",
 )
 
 

@@ -1,4 +1,4 @@
-"""Writers, servers and replicas as processes, forked from one that has imported everything, so quickly."""
+"""Commands, and the nodes of the chaos, as processes: forked from one that has imported everything, so quickly."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
+from tempfile import NamedTemporaryFile
 from typing import Any
 
+from tests.replication.blocking_callers import until
 from tests.support.leftovers import KEPT
 from tests.support.logs import Child
 
@@ -19,8 +21,8 @@ FORKER = """
     import fnmatch, json, os, resource, signal, sys, traceback
     from tests.support.crash_recorder import CHANGES
     from tests.replication.chaos_rounds import follow_chaos, read_chaos, serve_chaos
-    from tests.replication.writer import follow, serve, write
     from tests.support.stores import SMALL
+    from walkit.cli import main
     from walkit.errors import WalkitError
     from walkit.models import FaultyStorage
     from walkit.replication import Replica
@@ -36,8 +38,16 @@ FORKER = """
                     os.kill(os.getpid(), signal.SIGKILL)
             return super().perform(operation, *how, **else_)
 
+    def command(output, *arguments):
+        os.dup2(os.open(output, os.O_WRONLY), 1)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (signal.SIGTERM,))
+        code = main(arguments)
+        sys.stdout.flush()
+        os._exit(code)
+
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM, signal.SIGUSR1))
+    signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGTERM,))
     for line in sys.stdin:
         what, *how = json.loads(line)
         if what == "wait":
@@ -51,22 +61,22 @@ FORKER = """
             continue
         os.dup2(2, 1)
         try:
-            if what == "write":
-                write(*how)
-            elif what == "serve":
-                serve(*how)
-            elif what.endswith(" chaos"):
-                {"serve": serve_chaos, "follow": follow_chaos, "read": read_chaos}[what.split()[0]](*how)
+            if what == "command":
+                command(*how)
+            elif what == "serve chaos":
+                serve_chaos(*how)
+            elif what == "read chaos":
+                read_chaos(*how)
             else:
-                address, path, nth = how[:3]
+                path, nth, source, *how = how
                 storage = Killing(FileStorage(path))
                 storage.left = nth
-                if what == "follow until":
-                    lsn, *storage.counted, storage.pattern = how[3:]
-                    with Replica(storage, address, options=SMALL) as replica:
-                        replica.wait_for(lsn, 60)
+                if what == "follow chaos":
+                    follow_chaos(storage, path, source, *how)
                 else:
-                    follow(address, storage, *how[3:])
+                    lsn, *storage.counted, storage.pattern = how
+                    with Replica(storage, source, options=SMALL) as replica:
+                        replica.wait_for(lsn, 60)
             os._exit(0)
         except WalkitError as error:
             print(f"{what}: {type(error).__name__}: {error}", file=sys.stderr)
@@ -78,7 +88,7 @@ FORKER = """
 
 
 class Processes:
-    """Starts and ends processes; a role and its arguments: `write`, `serve`, `follow`, those of the chaos"""
+    """Starts and ends processes: a role and its arguments."""
 
     def __init__(self, child: Child) -> None:
         self._child = child
@@ -90,12 +100,6 @@ class Processes:
         pid: int = self._child.read()
         self.living.add(pid)
         return pid
-
-    def has_ended(self, pid: int, number: int = signal.SIGKILL) -> bool:
-        """Return whether it was ended by this signal. One that ended in another way is a failure."""
-        status = self.status(pid)
-        assert status is None or os.WTERMSIG(status) == number, f"a process ended with status {status}"
-        return status is not None
 
     def status(self, pid: int) -> int | None:
         """How it has ended, as `os.waitpid` tells it; None while it lives."""
@@ -117,6 +121,12 @@ class Processes:
         os.kill(pid, signal.SIGTERM)
         assert self.wait(pid) == 0
 
+    def kill_all(self) -> None:
+        """SIGKILL all that live."""
+        for pid in self.living:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def _wait(self, pid: int, *, block: bool) -> Any:
         self._child.send(["wait", pid, block])
         status = self._child.read()
@@ -133,15 +143,43 @@ def processes() -> Iterator[Processes]:
         try:
             yield started
         finally:
-            for pid in started.living:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            started.kill_all()
 
 
 @cache
 def shared_processes() -> Processes:
     """Where a test starts processes that end by themselves; it lasts as long as this process."""
     child = Child(FORKER)
+    started = Processes(child)
     KEPT.add(child.process.pid)
     atexit.register(child.__exit__)
-    return Processes(child)
+    atexit.register(started.kill_all)
+    return started
+
+
+class Command:
+    """The command `walkit` with these arguments, as a process that has printed a line."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._started, self._output = shared_processes(), NamedTemporaryFile()  # noqa: SIM115 - until the end
+        self._pid = self._started.start("command", self._output.name, *arguments)
+        until(lambda: bool(self._printed()), f"a line of {arguments}")
+        self.first = self._printed()[0]
+
+    def _printed(self) -> list[str]:
+        self._output.seek(0)
+        return [line for line in self._output.read().decode().splitlines(keepends=True) if line[-1] == "\n"]
+
+    @property
+    def lines(self) -> list[str]:
+        """What it has printed after its first line."""
+        return self._printed()[1:]
+
+    def end(self, number: int = signal.SIGTERM) -> int:
+        """SIGTERM, or another signal that ends it in order."""
+        os.kill(self._pid, number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Wait for its end; return its exit code."""
+        return os.waitstatus_to_exitcode(self._started.wait(self._pid))

@@ -246,7 +246,7 @@ def killed(folder: Path, primary: Primary, lsn: int, kill: tuple[str, str, int])
     """Follow in a process that is killed by SIGKILL before the nth such change; say whether it came to that."""
     operation, pattern, nth = kill
     started = shared_processes()
-    pid = started.start("follow until", primary.address, str(folder), nth, lsn, operation, pattern)
+    pid = started.start("follow until", str(folder), nth, primary.address, lsn, operation, pattern)
     status = started.wait(pid)
     assert status in (0, signal.SIGKILL)
     return status != 0

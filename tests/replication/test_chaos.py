@@ -23,3 +23,4 @@ def test_a_cluster_under_faults_loses_nothing_and_ends_equal(
     world = Chaos(tmp_path, seed, stack.enter_context(processes()), stack)
     world.run(faults)
     assert sum(world.done.values()) == faults and world.done["fail over"] >= faults // 15
+    assert world.tally["kills"] >= faults and world.tally["trims"] >= faults // 15

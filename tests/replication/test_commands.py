@@ -23,7 +23,7 @@ import walkit.cli
 from tests.conftest import Checkout
 from tests.replication.blocking_callers import until
 from tests.replication.certificates import Authority
-from tests.replication.test_kill import Process
+from tests.replication.processes import Command
 from tests.support.interrupts import Strike, interrupt_in
 from tests.support.ports import free_address, free_port
 from tests.support.threads import GUARD_S, Task, wait_until
@@ -46,10 +46,10 @@ def test_serve_and_follow_report_their_work_and_end_on_a_signal(tmp_path: Path) 
         log.append(b"v", key=b"k")
         port = free_port()
         metrics = ("--metrics-port", str(port))
-        server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *metrics)
+        server = Command("serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *metrics)
         address = server.first.split()[-1]
         assert server.first == f"serving {tmp_path / 'p'} at {address}\n"
-        follower = Process("-m", "walkit", "follow", address, str(tmp_path / "r"), "--json")
+        follower = Command("follow", address, str(tmp_path / "r"), "--json")
         until((tmp_path / "r" / "manifest").exists, "the first contact")
         log.append(b"w", key=b"k")
         until(lambda: walkit.open(tmp_path / "r", mode="r").durable_lsn == 2, "the second record")
@@ -71,7 +71,7 @@ def test_serve_leaves_loopback_only_with_insecure(tmp_path: Path) -> None:
         log.append(b"v")
     with pytest.raises(walkit.OptionsError, match="--insecure"):
         serve(tmp_path / "p", "0.0.0.0:0")
-    server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "0.0.0.0:0", "--insecure")
+    server = Command("serve", str(tmp_path / "p"), "--listen", "0.0.0.0:0", "--insecure")
     address = server.first.split()[-1]
     assert address.startswith("0.0.0.0:")
     with Replica(tmp_path / "r", address.replace("0.0.0.0", "127.0.0.1")) as replica:
@@ -94,7 +94,7 @@ def test_serve_and_follow_with_tls_and_a_new_identity(
         replica.wait_for(1, 30)
     shutil.copytree(tmp_path / "r", tmp_path / "copy")
     files = ("--tls-certificate", str(certificate), "--tls-key", str(key))
-    server = Process("-m", "walkit", "serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *files)
+    server = Command("serve", str(tmp_path / "p"), "--listen", "127.0.0.1:0", *files)
     address = server.first.split()[-1]
     command = ("follow", address, str(tmp_path / "copy"), "--tls-ca", str(authority.ca))
     assert walkit.cli.main(command) == 3
@@ -102,7 +102,7 @@ def test_serve_and_follow_with_tls_and_a_new_identity(
     assert "is a copy of a replica's folder" in line and "--new-identity" in line
     with walkit.open(tmp_path / "p") as log:
         log.append(b"w")
-    follower = Process("-m", "walkit", *command, "--new-identity", "--codec", "snappy")
+    follower = Command(*command, "--new-identity", "--codec", "snappy")
     until(lambda: walkit.open(tmp_path / "copy", mode="r").durable_lsn == 2, "the second record")
     assert (follower.end(), server.end()) == (0, 0)
 
@@ -110,7 +110,7 @@ def test_serve_and_follow_with_tls_and_a_new_identity(
 def test_serve_waits_for_a_log_and_ends_on_damage(tmp_path: Path) -> None:
     """Serve a log before it is made, put it away, put it back, damage it: a line says each, and damage is exit 1."""
     path, away = tmp_path / "p", tmp_path / "away"
-    server = Process("-m", "walkit", "serve", str(path))
+    server = Command("serve", str(path))
     assert server.first.startswith(f"absent: no log at {path}") and server.first.endswith(
         f"waiting for {path}\n"
     )
@@ -122,7 +122,7 @@ def test_serve_waits_for_a_log_and_ends_on_damage(tmp_path: Path) -> None:
     away.rename(path)
     until(lambda: server.lines[-1] == "serving\n", "the way back")
     assert server.end() == 0
-    server = Process("-m", "walkit", "serve", str(path))
+    server = Command("serve", str(path))
     manifest = path / "manifest"
     manifest.write_bytes(manifest.read_bytes()[:40])
     assert server.wait() == 1
@@ -228,7 +228,7 @@ def test_follow_keeps_the_state_of_a_log_by_delta_and_ends_on_a_signal(tmp_path:
     log, own = tmp_path / "log", tmp_path / "own"
     with walkit.open(log) as opened, Primary(opened) as primary:
         opened.append(b"1", key=b"k")
-        child = Process("-m", "walkit", "follow", primary.address, str(own), "--delta", str(log))
+        child = Command("follow", primary.address, str(own), "--delta", str(log))
         assert child.first == f"following {log} by polls of {primary.address}, checkpoints in {own}\n"
         until(lambda: bool(primary.status().delta_readers), "a session")
         lsn = opened.append(b"2", key=b"k").last_lsn

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import signal
-import subprocess
-import sys
 import time
 from contextlib import closing, suppress
 from pathlib import Path
@@ -14,7 +12,8 @@ from typing import Any
 import pytest
 
 import walkit
-from tests.replication.blocking_callers import quick
+from tests.replication.blocking_callers import quick, until
+from tests.replication.processes import Command
 from tests.support.imports import bytes_of, import_all, log_of_epochs, replica_on
 from tests.support.logs import Child, lsns, tiny
 from tests.support.threads import wait_until
@@ -346,18 +345,10 @@ def test_the_commands_take_urls(tmp_path: Path) -> None:
     """Serve an object log and follow it into another by the commands: the frames are the same."""
     url, target = f"objects:{tmp_path}/log", f"objects:{tmp_path}/replica"
     fill(url)
-    run = [sys.executable, "-m", "walkit"]
-    with subprocess.Popen(
-        [*run, "serve", url, "--listen", "127.0.0.1:0"], stdout=subprocess.PIPE, text=True
-    ) as serve:
-        assert serve.stdout is not None
-        address = serve.stdout.readline().split()[-1]
-        with subprocess.Popen([*run, "follow", address, target], stdout=subprocess.PIPE, text=True) as follow:
-            assert follow.stdout is not None
-            while "LSN 40 of 40" not in follow.stdout.readline():
-                assert follow.poll() is None
-            follow.send_signal(signal.SIGINT)
-            assert follow.wait() == 0
-        serve.send_signal(signal.SIGINT)
-        assert serve.wait() == 0
+    server = Command("serve", url, "--listen", "127.0.0.1:0")
+    follower = Command("follow", server.first.split()[-1], target)
+    until(
+        lambda: any("LSN 40 of 40" in line for line in (follower.first, *follower.lines)), "the last record"
+    )
+    assert (follower.end(signal.SIGINT), server.end(signal.SIGINT)) == (0, 0)
     assert frames_at(target) == frames_at(url)

@@ -15,7 +15,7 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import quick, until
-from tests.replication.test_kill import Process
+from tests.replication.processes import Command
 from tests.replication.test_replica_checkpoint import put
 from tests.support.crash_recorder import Filmed
 from tests.support.imports import bytes_of, frames_of
@@ -303,7 +303,7 @@ def test_follow_rewinds_as_a_command(tmp_path: Path) -> None:
     """Run `walkit follow --rewind --checkpoint-every 10` on a diverged folder: it follows, and prints its LSN."""
     with diverged(tmp_path, tmp_path / "old") as (promoted, address):
         arguments = ("follow", address, str(tmp_path / "old"), "--rewind", "--checkpoint-every", "10")
-        process = Process("-m", "walkit", *arguments)
+        process = Command(*arguments)
         try:
             put(promoted, 5)
             follower = FileStorage(str(tmp_path / "old"))
