@@ -162,11 +162,15 @@ class Command:
 
     def __init__(self, *arguments: str) -> None:
         self._started, self._output = shared_processes(), NamedTemporaryFile()  # noqa: SIM115 - until the end
+        self._left: list[str] | None = None
+        """All that it has printed, once it has ended."""
         self._pid = self._started.start("command", self._output.name, *arguments)
         until(lambda: bool(self._printed()), f"a line of {arguments}")
         self.first = self._printed()[0]
 
     def _printed(self) -> list[str]:
+        if self._left is not None:
+            return self._left
         self._output.seek(0)
         return [line for line in self._output.read().decode().splitlines(keepends=True) if line[-1] == "\n"]
 
@@ -182,4 +186,7 @@ class Command:
 
     def wait(self) -> int:
         """Wait for its end; return its exit code."""
-        return os.waitstatus_to_exitcode(self._started.wait(self._pid))
+        code = os.waitstatus_to_exitcode(self._started.wait(self._pid))
+        self._left = self._printed()
+        self._output.close()
+        return code

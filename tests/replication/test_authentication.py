@@ -344,7 +344,8 @@ def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
 # -- places
 
 
-@pytest.mark.parametrize("silent", [32, 150])
+# slow: more callers than are served; thirty-two fill all places by default
+@pytest.mark.parametrize("silent", [32, pytest.param(150, marks=pytest.mark.slow)])
 def test_callers_that_say_nothing_keep_no_one_out(
     log: walkit.WriteAheadLog, tmp_path: Path, silent: int
 ) -> None:

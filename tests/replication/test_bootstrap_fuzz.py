@@ -235,7 +235,15 @@ def test_a_promotion_during_a_bootstrap_leaves_no_parts(tmp_path: Path) -> None:
     assert walkit.verify(tmp_path / "r").ok
 
 
-@pytest.mark.parametrize(("number", "torn"), [(0, False), (-1, False), (0, True), (-1, True)])
+# slow: the other two pairs of the first or the last part, gone or torn
+@pytest.mark.parametrize(
+    ("number", "torn"),
+    [
+        (0, True),
+        (-1, False),
+        *(pytest.param(*pair, marks=pytest.mark.slow) for pair in ((0, False), (-1, True))),
+    ],
+)
 def test_a_ready_bootstrap_without_a_part_is_fetched_again(tmp_path: Path, number: int, torn: bool) -> None:
     """Kill a bootstrap that is ready, remove its first or last part or tear its header: the next run ends equal."""
     with trimmed(tmp_path / "p") as log, Primary(log) as primary:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import subprocess
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -33,6 +31,7 @@ from tests.support.crashes import SMALL
 from tests.support.examples import examples
 from tests.support.threads import Task
 from walkit._internal.threads import LogThread, WakeEvent
+from walkit.cli import main
 from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.models import CrashingStorage
@@ -117,14 +116,13 @@ def test_content_that_cannot_be_ends_in_a_state_with_its_error(what: str, tmp_pa
         assert again.status().lsn == 0
 
 
-def test_follow_ends_with_3_and_a_reason(tmp_path: Path) -> None:
+def test_follow_ends_with_3_and_a_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Let `walkit follow` meet such a message: exit code 3, a sentence that names the field, no traceback."""
     with forged_primary(lambda hello: FORGED_CONTENT["two welcomes to log 0"][1](whole())) as address:
-        command = [sys.executable, "-m", "walkit", "follow", address, str(tmp_path)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 3
-    assert "the primary sent log_id=" in done.stderr and "Traceback" not in done.stderr
-    assert done.stdout.splitlines()[-1].startswith("failed: LSN 0")
+        assert main(["follow", address, str(tmp_path)]) == 3
+    printed = capsys.readouterr()
+    assert "the primary sent log_id=" in printed.err and "Traceback" not in printed.err
+    assert printed.out.splitlines()[-1].startswith("failed: LSN 0")
 
 
 def break_import(replica: Replica, error: BaseException) -> None:

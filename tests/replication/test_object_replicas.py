@@ -67,10 +67,11 @@ def frames_at(place: Any) -> object:
 @pytest.mark.parametrize(
     ("kind", "copied", "served"),
     [
-        ("objects:{}/log", "{}/copy", "open"),
         ("objects:{}/log", "{}/copy", "stored"),
         ("{}/log", "objects:{}/copy", "open"),
-        ("objects:{}/log", "objects:{}/copy", "stored"),
+        # slow: each kind of source and of target is in one of the others
+        pytest.param("objects:{}/log", "{}/copy", "open", marks=pytest.mark.slow),
+        pytest.param("objects:{}/log", "objects:{}/copy", "stored", marks=pytest.mark.slow),
     ],
 )
 def test_a_copy_follows_its_log_and_is_promoted(kind: str, copied: str, served: str, tmp_path: Path) -> None:

@@ -33,7 +33,8 @@ from walkit.segments.manifest_store import load_manifest
 from walkit.storage.file import FileStorage
 
 
-@pytest.mark.parametrize("elsewhere", [False, True])
+# slow: the log in this process; its folder, which is served elsewhere, takes the longer way
+@pytest.mark.parametrize("elsewhere", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_a_replica_holds_a_log_back(tmp_path: Path, elsewhere: bool) -> None:
     """Serve an open log, or its folder; follow and leave: a trim keeps what was not acknowledged; it comes later."""
     with walkit.open(tmp_path / "p", options=SMALL) as log:

@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import errno
 import signal
-import subprocess
-import sys
-import threading
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +12,7 @@ import pytest
 
 import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
+from tests.replication.processes import Command
 from tests.support.crashes import SMALL
 from walkit.errors import (
     CorruptionError,
@@ -260,28 +257,25 @@ def test_silence_and_missing_frames_are_told_with_their_time() -> None:
 
 def test_follow_prints_why_it_does_not_advance(tmp_path: Path) -> None:
     """Follow an address without a server, then a log that is closed: each line has state, reason and time."""
-    with ExitStack() as stack:
-        log = stack.enter_context(walkit.open(tmp_path / "p"))
+    with walkit.open(tmp_path / "p") as log:
         log.append(b"x")
         with Primary(log) as primary:
             address = primary.address
-        command = [sys.executable, "-m", "walkit", "follow", address, str(tmp_path / "r")]
-        follower = stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
-        deadline = threading.Timer(WAIT_S, follower.kill)  # reading its lines has none
-        deadline.start()
-        stack.callback(deadline.cancel)
-        assert follower.stdout is not None
-        lines = iter(follower.stdout.readline, "")
-        assert any(
-            "lag unknown; does not advance since 2" in line and "unavailable" in line for line in lines
+        follower = Command("follow", address, str(tmp_path / "r"))
+
+        def says(start: str, part: str) -> bool:
+            return any(line.startswith(start) and part in line for line in follower.lines)
+
+        until(
+            lambda: says("connecting: LSN 0, lag unknown; does not advance since 2", "unavailable"),
+            "a reason",
         )
         with Primary(log, address):
-            assert any(line.startswith("streaming: LSN 1 of 1, lag 0 records") for line in lines)
+            until(lambda: says("streaming: LSN 1 of 1, lag 0 records", ""), "the stream")
             log.close()
-            closed = next(line for line in lines if "was closed" in line)
-            assert closed.startswith("connecting: LSN 1 of 1, lag unknown; does not advance since 2")
-        follower.send_signal(signal.SIGINT)
-        assert follower.wait(WAIT_S) == 0
+            unknown = "connecting: LSN 1 of 1, lag unknown; does not advance since 2"
+            until(lambda: says(unknown, "was closed"), "the closing")
+        assert follower.end(signal.SIGINT) == 0
 
 
 def test_a_log_of_level_none_is_refused_by_path_too(tmp_path: Path) -> None:

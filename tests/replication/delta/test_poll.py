@@ -616,5 +616,5 @@ class PollMachine(RuleBasedStateMachine):
         assert core.held_bytes <= 2 * 256 * max(core.sessions, 1)
 
 
-PollMachine.TestCase.settings = settings(max_examples=examples(800), stateful_step_count=40)
+PollMachine.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=40)
 TestPolls = that_did(PollMachine, "delta", "nothing new", "given up", "late", "refused")

@@ -258,7 +258,7 @@ class ReplayMachine(RuleBasedStateMachine):
         self.the_state_is_a_prefix()
 
 
-ReplayMachine.TestCase.settings = settings(max_examples=examples(400), stateful_step_count=40)
+ReplayMachine.TestCase.settings = settings(max_examples=examples(200), stateful_step_count=40)
 TestReplay = that_did(ReplayMachine, "loaded", "short", "error", "overtaken", "applied", "ended")
 
 

@@ -186,9 +186,8 @@ def _check_heal(world: World, log: Path, peer: Primary) -> None:
     assert all(world.values.get(lsn) == value for lsn, value in after[1].items())
 
 
-@pytest.mark.parametrize(
-    "seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 50))]
-)
+# slow: other seeds of the same draw
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 50))])
 def test_a_heal_takes_away_nothing_that_stands(tmp_path: Path, seed: int) -> None:
     """Damage copies of a log and of its replica, put old slots back, and heal them from five peers, also with EIO."""
     world = World(tmp_path, random.Random(seed))
