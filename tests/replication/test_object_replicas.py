@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import random
 import signal
-import time
 from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
@@ -15,7 +13,7 @@ import walkit
 from tests.replication.blocking_callers import quick, until
 from tests.replication.processes import Command
 from tests.support.imports import bytes_of, import_all, log_of_epochs, replica_on
-from tests.support.logs import Child, lsns, tiny
+from tests.support.logs import lsns, tiny
 from tests.support.threads import wait_until
 from walkit.copier.gathering import Gathering
 from walkit.copier.object_target import ObjectTarget
@@ -274,34 +272,6 @@ def test_a_primary_that_died_with_puts_under_way_becomes_a_replica(tmp_path: Pat
 def dead_after(number: int) -> Plan:
     """Return the plan of a process none of whose later requests is made."""
     return lambda request: ObjectFault(before=ObjectDeniedError) if request.number >= number else None
-
-
-FOLLOWER = """
-    import sys, walkit, json
-    from walkit.replication import Replica
-    with Replica(sys.argv[1], sys.argv[2]) as replica:
-        while True:
-            replica.store.wait_for(replica.store.applied_lsn + 1)
-            print(replica.log.durable_lsn, flush=True)
-"""
-
-
-def test_a_replica_that_is_killed_loses_nothing(tmp_path: Path) -> None:
-    """SIGKILL a replica on object storage at full speed, twice: all that it had is there, and it goes on."""
-    url, generator = f"objects:{tmp_path}/replica", random.Random(5)
-    with walkit.open(tmp_path / "log") as log, Primary(log) as primary:
-        for _ in range(2):
-            with Child(FOLLOWER, url, primary.address) as child:
-                seen, until = 0, time.monotonic() + generator.uniform(0.1, 0.4)
-                while not seen or time.monotonic() < until:
-                    log.append_many([bytes(200)] * 20)
-                    seen = child.read()
-                child.kill()
-            with walkit.open(url, "r") as reader:
-                assert reader.last_lsn >= seen > 0
-        with Replica(url, primary.address) as replica:
-            replica.wait_for(log.acked_lsn, S)
-    assert frames_at(url) == frames_at(tmp_path / "log")
 
 
 # -- bootstrap

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.replication.blocking_callers import until
+from tests.support.threads import wait_until
 from walkit.models.tcp_link import CONNECTIONS_MAX, TcpLink
 
 WAIT_S = 20.0
@@ -59,7 +59,7 @@ def test_what_is_sent_comes_back_until_the_link_is_cut(echo: str) -> None:
     first = connected(link)
     first.sendall(b"hello")
     assert first.recv(5) == b"hello"
-    until(lambda: link.passed_bytes >= 5, "the count, which comes after the bytes")
+    wait_until(lambda: link.passed_bytes >= 5, "the count, which comes after the bytes")
     link.set("cut")
     assert ended(first) and ended(connected(link))
     link.set("open")
