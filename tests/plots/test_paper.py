@@ -76,6 +76,8 @@ def test_images_need_kaleido_and_a_browser(tmp_path: Path, monkeypatch: pytest.M
         figure().save(tmp_path / "a.png")
 
 
+# Slow: kaleido starts two browsers, 18 s. SVG is saved by default, and the error without a browser is there.
+@pytest.mark.slow
 def test_images_are_drawn_by_a_browser(tmp_path: Path) -> None:
     """Save PDF and PNG for a column: files of their kinds, the PNG with 300 dots per inch."""
     pytest.importorskip("kaleido")

@@ -5,8 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,6 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tests.views.waiting import eventually
 from walkit.views import Session, Shell
 from walkit.views.history import History, Point
 from walkit.views.page import make_shell
@@ -22,14 +22,6 @@ from walkit.views.page_recovery import RecoveryPage
 from walkit.workload import ContinuousLoad
 
 LOAD = ContinuousLoad(writers=3)
-
-
-def eventually(what: Callable[[], object], seconds: float = 90.0) -> None:
-    """Wait until `what` is true."""
-    deadline = time.monotonic() + seconds
-    while not what():
-        assert time.monotonic() < deadline, f"never true within {seconds} s"
-        time.sleep(0.02)
 
 
 def live_of(shell: Shell) -> LivePage:
@@ -157,6 +149,8 @@ def test_closing_ends_what_is_under_way(session: Session) -> None:
     assert "session has ended" in str(session.read().problem)
 
 
+# Slow: another process imports panel, 6 s. dashboards/test_command ends a server with a session by default.
+@pytest.mark.slow
 def test_a_session_that_is_dropped_is_cleaned_up() -> None:
     """A process that forgets its session, and one that exits with it: neither leaves folder or child."""
     program = (
