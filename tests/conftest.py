@@ -5,16 +5,21 @@ from __future__ import annotations
 import gc
 import os
 import subprocess
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
 
+from scripts.browsing import find_browser, open_browser
 from tests.support.examples import examples
 from tests.support.once import Once, made_once, shared_folder
 from tests.support.surroundings import settle
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 pytest_plugins = ["tests.support.budgets", "tests.support.leftovers"]
 
@@ -38,7 +43,7 @@ settings.register_profile("thorough", deadline=None, print_blob=True, max_exampl
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "local"))
 
 
-# In several processes (`make test` says `-n 3 --dist loadfile`) the tests of a file stay together, so that what they
+# In several processes (`make test` says `-n 2 --dist loadfile`) the tests of a file stay together, so that what they
 # share is made once; so do the rooms that share a Spark session, a browser with a server, or a JupyterLab. The longest
 # begin first.
 TOGETHER = {
@@ -48,7 +53,8 @@ TOGETHER = {
     "tests/lab/": "lab",
 }
 LONGEST_FIRST = (
-    *("tests/spark/", "tests/demo/", "tests/dashboards/", "tests/lab/", "tests/site/", "tests/notebooks/"),
+    *("tests/spark/", "tests/demo/", "tests/dashboards/", "tests/lab/", "tests/site/"),
+    "tests/simulate/test_world",
     "tests/replication/test_chaos",
 )
 
@@ -127,6 +133,19 @@ class Checkout:
 def checkout() -> Checkout:
     """This checkout."""
     return Checkout(root=ROOT)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    """The browser, for a module alone: until it ends, Playwright keeps an event loop running in this thread."""
+    path = find_browser()
+    if path is None:
+        missing = "no Chromium on this machine: install it (Debian: apt-get install chromium)"
+        if os.environ.get("CI"):
+            pytest.fail(missing)
+        pytest.skip(missing)
+    with open_browser(path) as running:
+        yield running
 
 
 @pytest.fixture(scope="session")

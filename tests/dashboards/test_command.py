@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.request import urlopen
 
 import pytest
 
@@ -60,7 +61,26 @@ def served(folder: Path, *arguments: str) -> Iterator[tuple[str, subprocess.Pope
         process.communicate()
 
 
-def test_it_opens_on_what_is_given_and_ends_cleanly(browser: Browser, things: Path) -> None:
+def ends(process: subprocess.Popen[str], things: Path) -> None:
+    """Press Ctrl-C: the command exits with 0, says no traceback, and leaves nothing in its folder."""
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=GUARD_S)
+    assert (process.returncode, "Traceback" in said) == (0, False), said
+    assert list((things / "scratch").iterdir()) == []
+
+
+def test_it_serves_a_page_and_ends_cleanly(things: Path) -> None:
+    """Ask for the page of a log without a browser, then press Ctrl-C: the page is served, and nothing is left."""
+    with served(things, str(things / "orders")) as (url, process):
+        with urlopen(url, timeout=GUARD_S) as answer:
+            assert "<title>walkit</title>" in answer.read().decode()
+        assert list((things / "scratch").glob("walkit-dashboard-*"))
+        ends(process, things)
+
+
+# Slow: 31 s. The test above serves a page and ends; the last one of this file shows a log and a Run that are given.
+@pytest.mark.slow
+def test_it_opens_on_what_is_given(browser: Browser, things: Path) -> None:
     """A log and a Run: each is a part of the page, which moves; after Ctrl-C it exits with 0 and leaves nothing."""
     with served(things, str(things / "orders"), str(things / "run.parquet")) as (url, process):
         page = browser.new_context(viewport={"width": 1200, "height": 1000}).new_page()
@@ -80,10 +100,7 @@ def test_it_opens_on_what_is_given_and_ends_cleanly(browser: Browser, things: Pa
         page.locator(".js-plotly-plot").last.wait_for()
         assert complaints == []
         page.context.close()
-        process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=GUARD_S)
-        assert (process.returncode, "Traceback" in said) == (0, False), said
-    assert list((things / "scratch").iterdir()) == []
+        ends(process, things)
 
 
 def test_paths_are_checked_before_anything_is_served(things: Path) -> None:

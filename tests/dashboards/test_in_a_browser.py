@@ -29,6 +29,7 @@ CURVES = """element => (element.data ?? []).map(
     curve => [curve.name, Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null)])"""
 VIEW = "element => [element.data[0].x.at(-1), element._fullLayout.xaxis.range[1]]"
 LANES = """element => Array.from(element.data.find(curve => curve.name == "write and sync").y)"""
+COUNT_REDRAWS = "element => { window.redraws = 0; element.on('plotly_afterplot', () => window.redraws++) }"
 CROSSHAIRS = """() => {
     const found = [];
     const look = root => { for (const each of root.querySelectorAll("*")) {
@@ -80,16 +81,6 @@ UNDRAWN = """async () => {
     return wrong;
 }"""
 """Finds errors if a model of each kind on the page changes between the making of its view and its drawing."""
-TEXTS_BELOW = """elements => elements.map(element => {
-    const found = [];
-    const look = root => { for (const each of root.childNodes) {
-        if (each.nodeType == 3) found.push(each.data);
-        if (each.shadowRoot) look(each.shadowRoot);
-        look(each);
-    } };
-    look(element);
-    return found.join(" ");
-})"""
 TEXTS = """elements => elements.map(element => Array.from(element.shadowRoot.children)
     .filter(part => part.tagName == "DIV").map(part => part.innerText).join(" "))"""
 
@@ -195,7 +186,7 @@ def writers(server: Server) -> list[int]:
 def test_start_writes_and_stop_ends_it(
     browser: Browser, server: Server, windows: list[Seen], record_property: Any
 ) -> None:
-    """Preset, Start, Stop: curves, raw line, heat map, frames, cards, a flat memory; no child is left."""
+    """Preset, Start, Stop: curves, raw line, heat map, frames, cards; no child is left."""
     with looking(browser, server, windows) as seen:
         record_property("ready_s", seen.ready_s)
         print(f"interactive after {seen.ready_s:.1f} s (wanted: {LIVE_S:.0f} s on a quiet machine)")
@@ -206,12 +197,11 @@ def test_start_writes_and_stop_ends_it(
         seen.press("64 writers")
         eventually(lambda: "writers=64" in seen.page.evaluate("location.search"))
         ask_for(seen, "arrivals/s", ARRIVALS)
-        count_redraws(seen)
         seen.press("Start")
         # Each figure is drawn again for itself.
         eventually(
             lambda: all(
-                len([y for y in curves(seen, plot)[name] if y]) >= 4
+                len([y for y in curves(seen, plot)[name] if y]) >= 2
                 for plot, name in ((RATES, "records/s"), (LATENCY, "p50"))
             )
         )
@@ -221,7 +211,7 @@ def test_start_writes_and_stop_ends_it(
             (latency, ("p50", "p99", "p99.9")),
         ):
             for name in names:
-                assert len([y for y in found[name] if y is not None]) >= 3, name
+                assert [y for y in found[name] if y is not None], name
         pairs = zip(latency["p50"], latency["p99"], strict=True)
         assert all(low <= high for low, high in pairs if low is not None)
         lanes = seen.page.locator(".js-plotly-plot").nth(FRAMES).evaluate(LANES)
@@ -242,10 +232,28 @@ def test_start_writes_and_stop_ends_it(
         eventually(lambda: "Paused" in text(seen))
         seen.press("Pause")
         eventually(lambda: "Paused" not in text(seen))
-        check_memory(seen, server, 6, 16)
         stop(seen)
         assert writers(server) == []
     assert not [line for line in server.said if "Traceback" in line]
+
+
+# Slow: 16 pictures. views/test_history bounds the points that a server keeps.
+@pytest.mark.slow
+def test_memory_is_flat_while_pictures_come(browser: Browser, server: Server, windows: list[Seen]) -> None:
+    """Write for six pictures and for ten more: the page and the server hold little more than before."""
+    with looking(browser, server, windows) as seen:
+        on_live(seen)
+        seen.page.locator(".js-plotly-plot").nth(FRAMES).evaluate(COUNT_REDRAWS)
+        seen.press("Start")
+        measured = []
+        for wanted in (6, 16):
+            eventually(partial(seen.page.evaluate, f"window.redraws >= {wanted}"), 3 * wanted + 60)
+            measured.append((heap_bytes(seen), psutil.Process(server.process.pid).memory_info().rss))
+        grown = [(after - before) / 2**20 for before, after in zip(*measured, strict=True)]
+        print(f"the page grew by {grown[0]:.1f} MiB, the server by {grown[1]:.1f} MiB")
+        assert grown[0] < 8
+        assert grown[1] < 40
+        stop(seen)
 
 
 # The test above stands still unless the browser acknowledges its pictures; views/test_pacing holds the rule.
@@ -270,6 +278,8 @@ def test_a_slow_browser_keeps_up(browser: Browser, server: Server, windows: list
         stop(seen)
 
 
+# Slow: 9 s. views/test_recovery does each fault on this page without a browser.
+@pytest.mark.slow
 def test_a_fault_shows_what_became_of_the_log(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Break a log by half a frame: bars of the phases, the cut with its reason, the row that applied, the bytes."""
     with looking(browser, server, windows) as seen:
@@ -341,24 +351,8 @@ def heap_bytes(seen: Seen) -> int:
     return int(used)
 
 
-def count_redraws(seen: Seen) -> None:
-    """Count the redraws of the page's first figure from now on."""
-    plot = seen.page.locator(".js-plotly-plot").nth(0)
-    plot.evaluate("element => { window.redraws = 0; element.on('plotly_afterplot', () => window.redraws++) }")
-
-
-def check_memory(seen: Seen, server: Server, *redraws: int) -> None:
-    """Wait for so many counted redraws, and for so many: the page and the server hold little more than before."""
-    measured = []
-    for wanted in redraws:
-        eventually(partial(seen.page.evaluate, f"window.redraws >= {wanted}"), 3 * wanted + 60)
-        measured.append((heap_bytes(seen), psutil.Process(server.process.pid).memory_info().rss))
-    grown = [(after - before) / 2**20 for before, after in zip(*measured, strict=True)]
-    print(f"{redraws} redraws: the page grew by {grown[0]:.1f} MiB, the server by {grown[1]:.1f} MiB")
-    assert grown[0] < 8
-    assert grown[1] < 40
-
-
+# Slow: a session of its own, 23 s. views/test_page_live and test_session restore what is in a URL without a browser.
+@pytest.mark.slow
 def test_choices_are_in_the_url_and_the_theme_is_remembered(browser: Browser, server: Server) -> None:
     """On a dark system: turn to a page and back by the browser's button, one session; load again in the theme."""
     theme = "document.documentElement.dataset.theme"
@@ -390,6 +384,8 @@ def test_choices_are_in_the_url_and_the_theme_is_remembered(browser: Browser, se
         assert page.evaluate(theme) == "light"
 
 
+# Slow: 19 s. views/test_inspector and test_runs do this on the pages without a browser.
+@pytest.mark.slow
 def test_the_inspector_shows_a_frame_and_runs_are_compared(
     browser: Browser, server: Server, windows: list[Seen]
 ) -> None:
@@ -447,7 +443,7 @@ FOCUSED = """() => {
 
 
 def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[Seen]) -> None:
-    """Tab over Live: the skip link is first, and leads past the pages; each stop is seen; Enter turns the page."""
+    """Tab over Live: the skip link is first, each stop is seen, Enter turns the page; axe complains of nothing."""
     with looking(browser, server, windows) as seen:
         page = seen.page
         on_live(seen)
@@ -460,6 +456,7 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[
             stops.append(page.evaluate(FOCUSED))
         stops = [stop for stop in stops if stop["tag"] != "BODY"]
         assert stops[0]["name"] == "walkit, start anew"
+        assert seen.inaccessible() == []
         assert [stop for stop in stops if not (stop["on_screen"] and stop["marked"])] == []
         assert {stop["tag"] for stop in stops} >= {"A", "BUTTON", "INPUT", "SELECT"}
         page.locator(".skip").focus()
@@ -471,40 +468,8 @@ def test_the_keyboard_is_enough(browser: Browser, server: Server, windows: list[
         page.get_by_role("button", name="Break and recover").wait_for()
 
 
-def test_object_storage_is_compared_on_the_models(
-    browser: Browser, server: Server, windows: list[Seen]
-) -> None:
-    """Compare three models over an interval: the figure has four panels of their medians, the table their prices."""
-    with looking(browser, server, windows) as seen:
-        seen.turn_to("Object storage")
-        seen.settled_controls()
-        seen.press("Compare on the models")
-        seen.page.locator(".medians").wait_for(timeout=120_000)
-        figure = seen.page.locator(".js-plotly-plot").first
-        curves: list[Any] = figure.evaluate(CURVES)
-        assert [name for name, _ in curves[::5]] == ["s3-standard", "s3-express", "gp3"]
-        drawn = {name: [points for other, points in curves if other == name] for name, _ in curves}
-        # p50, p99, records/s, requests and dollars, from no waiting to a quarter of a second
-        for points in drawn.values():
-            p50, p99, rate, requests, dollars = points
-            assert all(low <= high for low, high in zip(p50, p99, strict=True)) and min(rate) > 100
-            assert requests[0] > 5 * requests[-1] and dollars[0] > dollars[-1]
-        assert drawn["s3-express"][0][0] < 0.02 < 0.1 < drawn["s3-standard"][0][0]
-        text = seen.page.locator("main").evaluate_all(TEXTS_BELOW)[0]
-        assert (
-            "aws.amazon.com/s3/pricing" in text and "2025-04-10" in text and "batching_sweep(places" in text
-        )
-
-
-def test_without_scripts_the_page_explains_itself(browser: Browser, server: Server) -> None:
-    """Open the page without scripts: a sentence explains why it is empty, and names commands that show a log."""
-    context = browser.new_context(java_script_enabled=False)
-    page = context.new_page()
-    page.goto(server.url)
-    assert "walkit inspect LOG" in page.locator("main").inner_text()
-    context.close()
-
-
+# Slow: 7 s; only another version of the library can break this. Live complains of nothing in the tests by default.
+@pytest.mark.slow
 def test_a_change_before_the_drawing_is_not_an_error(
     browser: Browser, server: Server, windows: list[Seen]
 ) -> None:
@@ -516,6 +481,8 @@ def test_a_change_before_the_drawing_is_not_an_error(
         assert seen.page.evaluate(UNDRAWN) == []
 
 
+# Slow: eleven pages, 74 s. The Live page is asked by axe by default, and tests/site has a page on a phone.
+@pytest.mark.slow
 def test_a_phone_shows_all_of_it(browser: Browser, server: Server, windows: list[Seen]) -> None:
     """Each page, as the tests before have left it, 390 px wide: no sideways scroll, no word cut, no axe complaint."""
     with looking(browser, server, windows) as seen:

@@ -119,9 +119,9 @@ def test_inspector_opens_a_url_and_changes_nothing(shell: Shell, root: Path) -> 
     assert page.state()["log"] == "objects:orders" and files(root) == before
 
 
-@pytest.mark.parametrize(
-    ("url", "detail"),
-    [
+def test_wrong_urls_are_refused_in_a_sentence(shell: Shell) -> None:
+    """Type wrong URLs: the page has the reason, without a log and without credentials."""
+    for url, detail in (
         ("objects:nothing", "there is no such file or folder"),
         ("objects:folder", "the log there is folder"),
         ("orders", "the log there is objects:orders"),
@@ -129,13 +129,10 @@ def test_inspector_opens_a_url_and_changes_nothing(shell: Shell, root: Path) -> 
         ("objects:", "name a log"),
         ("s3://", "s3://BUCKET/FOLDER"),
         ("s3://key:secret@bucket/a", "s3://BUCKET/FOLDER"),
-    ],
-)
-def test_wrong_url_is_refused_in_a_sentence(shell: Shell, url: str, detail: str) -> None:
-    """Type wrong URLs: the page has the reason, without a log and without credentials."""
-    page = inspector(shell, url)
-    assert detail in page.status.object and "role='alert'" in page.status.object
-    assert page.outline is None and "secret" not in page.status.object
+    ):
+        page = inspector(shell, url)
+        assert detail in page.status.object and "role='alert'" in page.status.object, url
+        assert page.outline is None and "secret" not in page.status.object
 
 
 def test_logs_are_listed_by_path_and_url(shell: Shell, root: Path) -> None:
@@ -158,6 +155,20 @@ def test_states_of_a_url_are_compared(shell: Shell) -> None:
     assert page.compared is not None and page.compared.counts.changed == 7
 
 
+def test_wrong_urls_are_not_given(root: Path) -> None:
+    """Give URLs without a log, a folder's path of objects, and no bucket: each is its typed error."""
+    refusals = {
+        f"objects:{root}/none": walkit.LogNotFoundError,
+        f"{root}/orders": walkit.OptionsError,
+        "s3://": walkit.OptionsError,
+    }
+    for wrong, error in refusals.items():
+        with pytest.raises(error):
+            given([wrong])
+
+
+# Slow: a server of S3 starts, 10 s. The Inspector opens a URL of a folder above, and objects/test_on_s3 reads by S3.
+@pytest.mark.slow
 def test_dashboard_is_given_urls(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give a URL of a folder and one of a server, with credentials of the environment: the Inspector opens both."""
     url, options = moto_bucket()
@@ -173,14 +184,6 @@ def test_dashboard_is_given_urls(root: Path, monkeypatch: pytest.MonkeyPatch) ->
     page = inspector(shell, url)
     assert page.page is not None and page.page.items
     shell.close()
-    refusals = {
-        f"objects:{root}/none": walkit.LogNotFoundError,
-        f"{root}/orders": walkit.OptionsError,
-        "s3://": walkit.OptionsError,
-    }
-    for wrong, error in refusals.items():
-        with pytest.raises(error):
-            given([wrong])
 
 
 def test_damaged_bulk_is_named(tmp_path: Path) -> None:
