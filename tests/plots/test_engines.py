@@ -30,7 +30,7 @@ def test_many_sizes_have_the_marks_of_the_axis() -> None:
 
 
 @pytest.mark.parametrize("given", [{}, {"Arrow": {}}, {"Arrow": {100: []}}])
-def test_no_rounds_are_refused(given: dict[str, dict[int, list[float]]]) -> None:
+def test_no_rounds_are_refused(given: dict[str, dict[float, list[float]]]) -> None:
     """Give no engine, one without a size, and a size without a round."""
     with pytest.raises(ValueError, match="at least one round"):
         engine_times(given)

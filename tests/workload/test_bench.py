@@ -27,7 +27,6 @@ from walkit.bench.write import (
     _threads,
     beside_puts,
 )
-from walkit.cli import main
 from walkit.errors import CommitFailedError, LogClosedError, LogPoisonedError, OptionsError
 from walkit.measure import LatencyHistogram, ThreadRecorder
 from walkit.metrics import LogStatistics
@@ -338,18 +337,6 @@ def test_without_sync_the_report_has_a_note(tmp_path: Path) -> None:
     )
     assert "durability none: no sync is waited for" in report.text()
     assert "no sync is waited for" in report._repr_html_()
-
-
-def test_crash_verdicts_stand_below_the_rates(capfd: pytest.CaptureFixture[str]) -> None:
-    """`walkit bench write --crash-states`: each order has a line of what power cuts leave; with a URL it is refused."""
-    command = ["bench", "write", "--writers", "1", "--model", "gp3", "--seconds", "0.02"]
-    asked = ["--in-flight", "2", "--ack-order", "append,completion", "--crash-states", "8"]
-    assert main(["bench", "write", "--path", "objects:made", *asked]) == 2
-    assert "crash_states=8" in capfd.readouterr().err
-    assert main([*command, *asked]) == 0
-    out, _ = capfd.readouterr()
-    lines = [line for line in out.splitlines() if line.startswith("power cuts, 2 frames in flight, ")]
-    assert len(lines) == 2 and all("none of " in line and "durability sync" in line for line in lines)
 
 
 def test_the_row_of_the_median_is_shown() -> None:

@@ -74,21 +74,9 @@ def plan_queries(spark: SparkSession, logs: BenchLogs, groups: tuple[str, ...]) 
     """Return the timed calls of the wanted groups on these logs."""
     spark.dataSource.register(ParquetFloor)
     plan, queries = Plan(logs), _Queries(spark, logs)
-    wanted: dict[str, Callable[[Plan], None]] = {
-        "read": queries.read,
-        "filter": queries.filter,
-        "replay": queries.replay,
-        "past": queries.past,
-        "count": queries.count,
-        "changes": queries.changes,
-        "diff": queries.diff,
-        "verify": queries.verify,
-        "skew": queries.skew,
-        "stream": queries.stream,
-    }
     for name in GROUPS:
         if name in groups:
-            wanted[name](plan)
+            getattr(queries, name)(plan)
     return plan
 
 

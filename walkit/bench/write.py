@@ -140,7 +140,7 @@ def _tasks(log: WriteAheadLog, callers: int, value: bytes, seconds: float) -> Be
 
     with ThreadPoolExecutor(1, "bench-loop") as pool:
         try:
-            return pool.submit(_run_on_a_loop, measure).result()
+            return pool.submit(asyncio.run, measure()).result()
         finally:
             going.clear()
 
@@ -149,15 +149,6 @@ def _on_a_thread(name: str, measure: Callable[[], BenchRow]) -> BenchRow:
     """Measure beside the main thread, which holds interrupts back for each call."""
     with ThreadPoolExecutor(1, name) as pool:
         return pool.submit(measure).result()
-
-
-def _run_on_a_loop(measure: Callable[[], Any]) -> BenchRow:
-    loop = asyncio.new_event_loop()
-    try:
-        row: BenchRow = loop.run_until_complete(measure())
-        return row
-    finally:
-        loop.close()
 
 
 def _submit(log: WriteAheadLog, value: bytes, seconds: float) -> BenchRow:

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass, field
 from typing import Any
 
-from walkit._internal.html import Markup, tag
+from walkit._internal.html import Markup
 from walkit._internal.report import Cells, TableReport, rounded
 from walkit.bench.runner import plain_row
 from walkit.measure import MachineFacts
@@ -138,8 +138,6 @@ class BenchReport(TableReport):
     """How often everything was measured; each row is the run of its median."""
     model: str | None = None
     """The modelled device, if all of it is virtual time."""
-    crash_verdicts: dict[str, str] = field(default_factory=dict)
-    """Results of exploring crashes, by the way of writing; empty if not explored."""
 
     @property
     def raw_per_s(self) -> float:
@@ -189,7 +187,6 @@ class BenchReport(TableReport):
             "tmpfs": self.machine.in_memory,
             "raw_per_s": rounded(self.raw_per_s, 1),
             "raw_block_bytes": self.raw_block_bytes,
-            "crash_verdicts": self.crash_verdicts,
             "rows": [row.to_dict() for row in self.rows],
         }
 
@@ -262,10 +259,7 @@ class BenchReport(TableReport):
 
     def _lines_below(self) -> list[str]:
         of = {row.way: row.latency_of for row in self.rows}
-        return [f"p50, p99 of {way}: {what}" for way, what in of.items()] + self._crashes()
+        return [f"p50, p99 of {way}: {what}" for way, what in of.items()]
 
     def _html_below(self) -> list[Markup]:
-        return [tag("div", line) for line in self._crashes()]  # the rows have titles that say the rest
-
-    def _crashes(self) -> list[str]:
-        return [f"power cuts, {way}: {verdict}" for way, verdict in self.crash_verdicts.items()]
+        return []  # the rows have titles that say it

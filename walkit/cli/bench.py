@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any, Protocol
 
-from walkit._internal.arguments import refuse
-from walkit._internal.text import counted
 from walkit.cli.output import bar, echo, json_text, note, progress_shown, publish, saved
-from walkit.storage.address import is_object_url
 
 OF_THE_COMMAND = {
     *("command", "kind", "run", "parser", "debug", "quiet", "verbose"),
-    *("json", "out", "save_runs", "crash_states"),
+    *("json", "out", "save_runs"),
 }
 """Arguments that are not of the measurement."""
 
@@ -33,32 +29,12 @@ def bench_write(args: argparse.Namespace) -> int:
     """Measure appending, beside the raw device."""
     from walkit.bench.matrix import bench_write as measure
 
-    if args.crash_states and is_object_url(args.path):
-        refuse("crash_states", args.crash_states, "a modelled disk has them, and no object store")
     options = _options(args)
     options["outstanding"] = outstanding = args.outstanding or []
     options["ack_order"] = args.ack_order or [None]
     options["writers"] = args.writers or outstanding or [1, 8, 64]
     options["tasks"] = args.tasks or outstanding or ([] if args.model else [64])
-    report = measure(**options, progress=_shows_bar(args))
-    if args.crash_states:
-        report = replace(report, crash_verdicts=_crash_verdicts(args))
-    return _publish(report, args)
-
-
-def _crash_verdicts(args: argparse.Namespace) -> dict[str, str]:
-    """Return what exploring crashes finds of logs that are written so, by the words for each way."""
-    from walkit.bench.matrix import combinations
-    from walkit.crashlab import crash_verdict
-
-    in_flight = args.in_flight or [1]
-    chosen = combinations(args.durability, args.direct_io, in_flight, args.ack_order or [None], ["take-all"])
-    found = {}
-    for _, options in chosen:
-        way = f"{counted(options.in_flight, 'frame')} in flight, {options.ack_order} order"
-        note(f"bench write: crash states of {way}")
-        found[way] = crash_verdict(options, args.crash_states)
-    return found
+    return _publish(measure(**options, progress=_shows_bar(args)), args)
 
 
 def bench_order(args: argparse.Namespace) -> int:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
-from itertools import chain
 from typing import Any
 
 from walkit._internal.text import aligned, bounds, counted
@@ -32,12 +31,10 @@ from walkit.recovery.scan_report import (
 
 ROWS_SHOWN_MAX = 60
 """Most segments and ranges in a printed report; `--json` lists all."""
-FRAME_WIDTHS = (8, 15, 21, 9, 11, 11, 5, 15, 24, 6)
 FRAME_HEAD = (
     *("segment", "position", "LSN", "records", "bytes", "raw bytes", "codec"),
     *("promise", "sealed", "intact"),
 )
-LINK_WIDTHS = (15, 10, 16, 16, 15, 11, 8, 0)
 IN_ORDER = (Verdict.INTACT, Verdict.NOT_READ, Verdict.UNUSED, Verdict.IN_PROGRESS)
 
 
@@ -50,10 +47,12 @@ def inspect(args: argparse.Namespace) -> int:
         yield from (*_facts(report), "", *_segments(report.segments))
         if args.frames:
             yield ""
-            yield from _frames(report)
+            yield from aligned(
+                FRAME_HEAD, [_frame_cells(row) for row in report.frame_rows()], right=range(10)
+            )
         if args.links:
             yield ""
-            yield from _aligned_to(LINK_WIDTHS, LINK_HEAD, (link.cells(cell) for link in _links(args)))
+            yield from aligned(LINK_HEAD, [link.cells(cell) for link in _links(args)], right=range(7))
         yield from (*_ranges(report), *_summary_lines(report))
 
     def plain() -> dict[str, Any]:
@@ -192,18 +191,6 @@ def _summary_lines(report: ScanReport) -> list[str]:
     problems = [f"problem: {problem}" for problem in report.problems]
     notes = [f"note: {note}" for note in report.notes]
     return ["", *_shortened(problems), *_shortened(notes), f"{report.summary()}; {report.duration_s:,.2f} s"]
-
-
-def _frames(report: ScanReport) -> Iterator[str]:
-    yield from _aligned_to(FRAME_WIDTHS, FRAME_HEAD, map(_frame_cells, report.frame_rows()))
-
-
-def _aligned_to(
-    widths: tuple[int, ...], head: tuple[str, ...], rows: Iterable[tuple[str, ...]]
-) -> Iterator[str]:
-    """Yield lines of a table that is not held in memory."""
-    for row in chain([head], rows):
-        yield "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True))
 
 
 def _frame_cells(row: FrameRow) -> tuple[str, ...]:

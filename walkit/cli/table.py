@@ -199,7 +199,6 @@ bench write walkit.cli.bench:bench_write
   / --model NAME  a modelled device instead of a real one
   --peers  measure SQLite, LevelDB, RocksDB and LMDB too, with as many threads
   --runs N  repeat everything N times and show medians (default: 1; 5 with --peers or a URL)
-  --crash-states N<number>=0  also judge this many crash states of logs written this way: see walkit crashtest
   + bench
 
 bench order walkit.cli.bench:bench_order

@@ -9,7 +9,7 @@ MissingExtraError.
 from walkit.plots.batching import batching_cost, batching_table
 from walkit.plots.checkpoint import recovery_over_checkpoint, recovery_over_segment_size
 from walkit.plots.crash_states import crash_states
-from walkit.plots.delta import delta_lags, delta_latencies
+from walkit.plots.delta import delta_latencies
 from walkit.plots.display import Figure, alt_text, figure_html, plotly_script, restored
 from walkit.plots.engines import engine_times
 from walkit.plots.export import data, save_data
@@ -66,7 +66,6 @@ __all__ = [
     "batching_table",
     "crash_states",
     "data",
-    "delta_lags",
     "delta_latencies",
     "engine_times",
     "figure_html",

@@ -1,15 +1,15 @@
-"""How a delta reader came by its records: latencies as histograms, and lags side by side."""
+"""How a delta reader came by its records: latencies as histograms."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
-from walkit.plots.facts import Spread, drawn_by, error_bars
+from walkit.plots.facts import drawn_by
 from walkit.plots.style import Figure, colour, figure, go
-from walkit.plots.units import LOG_SECONDS, duration_text, log_seconds
+from walkit.plots.units import LOG_SECONDS, duration_text
 
 BINS_PER_DECADE = 10
 
@@ -42,61 +42,6 @@ def delta_latencies(latencies: Mapping[str, npt.ArrayLike]) -> Figure:
                 mode="lines",
                 name=f"{name}, p50 {duration_text(np.median(seconds))}, n {len(seconds):,}",
                 line={"color": colour(index), "shape": "hv"},
-            )
-        )
-    return drawing
-
-
-def delta_lags(
-    lags_ms: Mapping[str, Mapping[float, Sequence[float]]],
-    *,
-    x: str,
-    subtitle: Sequence[str] = (),
-) -> Figure:
-    """Draw the lags of ways of reading over the varied value; `lags_ms` has one lag per round for each way and value.
-
-    x is the varied value, log, titled `x`; y the lag, log, in seconds: the median of the rounds, with bars to the
-    quartiles of five rounds and more, else to the least and most. A way without lags is left out.
-    """
-    known = {
-        way: {
-            value: Spread.of([ms / 1e3 for ms in found]) for value, found in sorted(row.items()) if len(found)
-        }
-        for way, row in lags_ms.items()
-    }
-    known = {way: row for way, row in known.items() if row}
-    counts = sorted({spread.number for row in known.values() for spread in row.values()})
-    rounds = (
-        f"{' to '.join(f'{n:,}' for n in dict.fromkeys((counts[0], counts[-1])))} rounds" if counts else ""
-    )
-    words = "; ".join(
-        f"{way}: {duration_text(min(s.median for s in row.values()))} to "
-        f"{duration_text(max(s.median for s in row.values()))}"
-        for way, row in known.items()
-    )
-    ends = [each for row in known.values() for spread in row.values() for each in (spread.low, spread.high)]
-    least, most = min(ends, default=1e-3), max(ends, default=1.0)
-    drawing = figure(
-        "Lag by way of reading",
-        subtitle=[*subtitle, *([f"medians of {rounds}"] if rounds else []), drawn_by()],
-        alt=f"Lag over {x}, medians of {rounds or 'no rounds'}: {words or 'no lags'}",
-        xaxis={
-            "type": "log",
-            "title": {"text": x},
-            "tickvals": sorted({v for row in known.values() for v in row}),
-        },
-        yaxis={"type": "log", "title": {"text": "lag"}, **log_seconds(least, most)},
-    )
-    for index, (way, row) in enumerate(known.items()):
-        spreads = list(row.values())
-        drawing.add_trace(
-            go.Scatter(
-                x=list(row),
-                y=[spread.median for spread in spreads],
-                error_y=error_bars(spreads),
-                mode="lines+markers",
-                name=way,
-                line={"color": colour(index)},
             )
         )
     return drawing

@@ -7,14 +7,14 @@ from html import escape
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
 from walkit.plots.style import Figure, colour, figure, go
-from walkit.plots.units import LOG_SECONDS, count_text, duration_text, sizes_axis
+from walkit.plots.units import count_text, duration_text, log_seconds, sizes_axis
 
 SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
 """Marks of the engines, in the order of the colours: they differ without colour too."""
 
 
 def engine_times(
-    seconds: Mapping[str, Mapping[int, Sequence[float]]],
+    seconds: Mapping[str, Mapping[float, Sequence[float]]],
     *,
     title: str = "How long each engine takes",
     subtitle: Sequence[str] = (),
@@ -31,7 +31,8 @@ def engine_times(
         name: {size: Spread.of(list(sizes[size])) for size in sorted(sizes)}
         for name, sizes in seconds.items()
     }
-    rounds = [one.number for sizes in spreads.values() for one in sizes.values()]
+    found = [one for sizes in spreads.values() for one in sizes.values()]
+    rounds = [one.number for one in found]
     words = "; ".join(
         f"{name}: " + ", ".join(f"{count_text(size)} {duration_text(s.median)}" for size, s in sizes.items())
         for name, sizes in spreads.items()
@@ -46,7 +47,11 @@ def engine_times(
             "title": {"text": unit},
             **sizes_axis(size for s in seconds.values() for size in s),
         },
-        yaxis={"type": "log", "title": {"text": "median time"}, **LOG_SECONDS},
+        yaxis={
+            "type": "log",
+            "title": {"text": "median time"},
+            **log_seconds(min(one.low for one in found), max(one.high for one in found)),
+        },
     )
     for index, (name, sizes) in enumerate(spreads.items()):
         drawing.add_trace(

@@ -67,7 +67,7 @@ SIZES_NAMED_MAX = 6
 """A logarithmic axis of more sizes has its own marks."""
 
 
-def sizes_axis(sizes: Iterable[int]) -> dict[str, Any]:
+def sizes_axis(sizes: Iterable[float]) -> dict[str, Any]:
     """Return ticks for the measured sizes at a logarithmic axis, if they are few: 200 and 3.2k, nothing between."""
     named = sorted(set(sizes))
     if len(named) > SIZES_NAMED_MAX:

@@ -282,8 +282,6 @@ CHECKPOINT_AGES = (0.02, 0.1, 0.25, 0.5, 1.0)
 """Shares of the operations after the checkpoint; 1 means no checkpoint."""
 SEGMENT_BYTES_MEASURED = (256 << 10, 1 << 20, 4 << 20, 16 << 20)
 ROUNDS = 5
-SWEEP_S_MAX = 90.0
-"""No round of openings begins later than this after the first."""
 OF_THE_SCRATCH_LOG: tuple[FaultName, ...] = ("sigkill", "half-frame")
 
 
@@ -399,9 +397,7 @@ class RecoveryLab:
         points = sweep_points(
             OPERATIONS_MEASURED, FRAME_RECORDS_MEASURED, CHECKPOINT_AGES, SEGMENT_BYTES_MEASURED
         )
-        self.sweep = sweep_recovery(
-            points, rounds=ROUNDS, seconds_max=SWEEP_S_MAX, path=self._folder, step=job.step
-        )
+        self.sweep = sweep_recovery(points, rounds=ROUNDS, path=self._folder, step=job.step)
 
 
 OPTIONS = LogOptions(segment_bytes=256 * 1024, frame_bytes_max=64 * 1024, idle_marker_ms=0)

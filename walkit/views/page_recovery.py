@@ -389,11 +389,10 @@ def sweep_html(sweep: RecoverySweep) -> str:
     if not sweep.whole:
         words = "Not everything was there again after an opening: this is a bug in walkit. "
         red.append(tag("b", words, role="alert", style=f"color:{RED}"))
-    early = " The time was over before more rounds were done." if sweep.ended_early else ""
     said = (
         f"Measured here just now: a child process puts {sweep.operations:,} records and is killed, for each bar; then "
         f"in {counted(sweep.rounds, 'round')}, bar by bar in turns, a fresh copy of its log is opened with a warm "
-        f"cache: a Store, over the age of its checkpoint, and a log, over the size of its segments.{early}"
+        f"cache: a Store, over the age of its checkpoint, and a log, over the size of its segments."
     )
     return tag("p", *red, said)
 
