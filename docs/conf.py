@@ -118,7 +118,7 @@ def owners() -> dict[int, str]:
     """Return the page of each class and function that several modules show: one page has it, the front door first."""
     found = {id(value): "errors" for value in vars(walkit.errors).values() if is_error(value)}
     for page in ("walkit", *PAGES):
-        module = importlib.import_module(PAGES[page])
+        module = importlib.import_module(PAGES.get(page, page))
         for name in getattr(module, "__all__", ()):
             value = getattr(module, name)
             if isinstance(value, type) or inspect.isroutine(value):

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from tests.lab.labs import GUARD_S, RUN_ALL, Served, opened, write_notebook
 
 if TYPE_CHECKING:
@@ -78,6 +80,8 @@ def check_run_all(page: Page, complaints: list[str], folder: Path) -> None:
     assert complaints == []
 
 
+# Slow: 52 s. views/test_live moves a view of a log in each run, and test_launcher opens a real Lab.
+@pytest.mark.slow
 def test_a_view_moves_under_run_all(browser: Browser, served: Served) -> None:
     """Run all cells at once: six different pictures while one cell writes, right numbers, nothing of a network."""
     write_notebook(served.folder, CELLS)

@@ -296,56 +296,40 @@ def look_at_page(page: Path, browser_path: str) -> None:
         assert tab.evaluate("document.documentElement.scrollWidth") <= 390
 
 
-FEWER: dict[str, dict[str, object]] = {
-    "00-index.ipynb": {},
-    "01-one-record-on-disk.ipynb": {"ROUNDS": 2},
-    "02-the-main-job.ipynb": {"OPERATIONS": 5_000, "ROUNDS": 2},
-    "03-order-of-acknowledgement.ipynb": {"ROUNDS": 2, "SECONDS": 0.4, "SEEDS": range(2)},
-    "04-crash-and-recovery.ipynb": {"OPERATIONS": 6_000, "RUNS": 2, "SIZE": 2_500},
-    "05-checkpoint-and-compaction.ipynb": {"RECORDS": 16_000, "ROUNDS": 2},
-    "06-group-commit.ipynb": {"ROUNDS": 2},
-    "07-what-a-sync-costs.ipynb": {"ROUNDS": 2, "WRITES": 20},
-    "08-peers.ipynb": {"ROUNDS": 2},
-    "09-tail-latency.ipynb": {"ROUNDS": 2, "SEEDS": range(2), "LOADS": (0.1, 0.8)},
-    "10-bring-your-own-policy.ipynb": {"ROUNDS": 2, "SEEDS": range(2), "RATES": (1_000, 64_000)},
-    "11-published-figures.ipynb": {"SEEDS": range(2)},
-    "12-delta-replication.ipynb": {"ROUNDS": 2},
-    "13-spark-replay-and-diff.ipynb": {"ROUNDS": 2},
-    "14-streams-and-change-feed.ipynb": {},
-    "15-crash-lab.ipynb": {"BUDGET": 20, "SCENARIOS": ("append", "checkpoint")},
-    "16-a-log-on-object-storage.ipynb": {"ROUNDS": 1, "REAL": (0, 50), "SIZES": (2_048, 131_072)},
-}
-"""All notebooks, with constants of the short run: a round more is the same code again."""
-LOOKED_AT = "16-a-log-on-object-storage.ipynb"
-"""The notebook whose page a browser opens; tests/site and tests/lab look at others."""
-MEASURED = ("03", "07", "08", "09", "10", "11")
-"""The first letters of notebooks that drive, sweep and draw as 06 does, with other parameters and devices."""
 SPARK = ("02-the-main-job.ipynb", "13-spark-replay-and-diff.ipynb", "14-streams-and-change-feed.ipynb")
 """Those with a Spark of their own."""
+FEWER: dict[str, dict[str, object]] = {
+    "01-one-record-on-disk.ipynb": {"ROUNDS": 1},
+    "02-the-main-job.ipynb": {"OPERATIONS": 5_000, "ROUNDS": 2},
+    "04-crash-and-recovery.ipynb": {"OPERATIONS": 6_000, "RUNS": 1, "SIZE": 2_500},
+    "13-spark-replay-and-diff.ipynb": {"ROUNDS": 2},
+    "14-streams-and-change-feed.ipynb": {},
+}
+"""Constants of short runs: of what a newcomer opens first, and of those with Spark."""
+LOOKED_AT = "16-a-log-on-object-storage.ipynb"
+"""The notebook whose page a browser opens; tests/site and tests/lab look at others."""
+# Slow: each starts a JVM. tests/demo runs the cells of 02, and tests/spark asks what 13 and 14 do, of one JVM.
+OF_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900))
 
 
-def marks_of(name: str) -> list[pytest.MarkDecorator]:
-    """The marks of a notebook's short run."""
-    # Each starts a JVM: tests/demo runs the cells of 02, and tests/spark asks what 13 and 14 do, of one JVM by default.
-    spark = [pytest.mark.spark, pytest.mark.timeout(900)] if name in SPARK else []
-    # 06 runs what the measured ones run; that their names and keywords exist is looked up in each.
-    return [*spark, pytest.mark.slow] if name in SPARK or name.startswith(MEASURED) else []
-
-
-@pytest.mark.parametrize("name", [pytest.param(name, marks=marks_of(name)) for name in FEWER])
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=OF_SPARK if name in SPARK else ()) for name in FEWER]
+)
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run it in a kernel of its own, outside of this checkout: assertions hold, files are gone, the page opens."""
-    page = run(name, tmp_path, monkeypatch, **FEWER[name])
+    """Run it in a kernel of its own, outside of this checkout: assertions hold, files are gone, its page is made."""
+    run(name, tmp_path, monkeypatch, **FEWER[name])
+
+
+# Slow: each takes 12 to 60 s. Names and keywords that a notebook uses are looked up in each by default, and the tests
+# of their rooms run what they call.
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in NAMES if name not in SPARK])
+def test_notebooks_run_whole(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same with every round, as a reader runs it; a browser opens the page of one."""
+    page = run(name, tmp_path, monkeypatch)
     monkeypatch.undo()  # a browser's sockets want a short TMPDIR
     if name == LOOKED_AT and (browser_path := find_browser()) is not None:
         look_at_page(page, browser_path)
-
-
-@pytest.mark.slow  # every round, as a reader runs it: the short runs have the same code
-@pytest.mark.parametrize("name", [name for name, fewer in FEWER.items() if fewer and name not in SPARK])
-def test_notebooks_run_whole(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same with every round, as a reader runs it."""
-    run(name, tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -382,8 +366,3 @@ def test_what_notebooks_use_of_walkit_exists(name: str) -> None:
                     f"{ast.unparse(node.func)}({k.arg}=" for k in node.keywords if k.arg not in {*taken, None}
                 ]
     assert missing == []
-
-
-def test_every_notebook_is_run() -> None:
-    """The runs above are of every notebook there is."""
-    assert sorted(FEWER) == NAMES
