@@ -305,7 +305,7 @@ FEWER: dict[str, dict[str, object]] = {
     "13-spark-replay-and-diff.ipynb": {"ROUNDS": 2},
     "14-streams-and-change-feed.ipynb": {},
 }
-"""Constants of short runs: of what a newcomer opens first, and of those with Spark."""
+"""Constants of short runs: of the notebooks that a newcomer opens first, and of those with Spark."""
 LOOKED_AT = "16-a-log-on-object-storage.ipynb"
 """The notebook whose page a browser opens; tests/site and tests/lab look at others."""
 # Slow: each starts a JVM. tests/demo runs the cells of 02, and tests/spark asks what 13 and 14 do, of one JVM.
