@@ -15,7 +15,6 @@ import os
 import shutil
 import sys
 import tempfile
-import time
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -47,7 +46,6 @@ def main() -> int:
     while (kills := sum(each["kills"] for each in rounds)) < args.kills:
         seed = len(rounds)
         folder = Path(tempfile.mkdtemp(prefix=f"walkit-kills-{seed}-", dir=args.dir))
-        began = time.monotonic()
         try:
             with ExitStack() as stack:
                 world = Chaos(folder, seed, stack.enter_context(processes()), stack)
@@ -56,7 +54,7 @@ def main() -> int:
             print(f"seed {seed} failed after {kills:,} kills; its logs are in {folder}", flush=True)
             raise
         shutil.rmtree(folder)
-        facts = {"seed": seed, **world.tally, "ms": int((time.monotonic() - began) * 1000)}
+        facts = {"seed": seed, **world.tally}
         rounds.append(facts)
         with args.state.open("a") as file:
             file.write(json.dumps(facts) + "\n")

@@ -155,7 +155,7 @@ def until(holds: Callable[[], bool], what: str) -> None:
 
 
 def epoch_and_end(node: Path) -> tuple[int, int]:
-    """The number of a log's last epoch, and its last durable LSN; 0 for what is not there yet."""
+    """The number of a log's last epoch, and its last durable LSN; (0, 0) before its manifest."""
     if not (node / "manifest").exists():
         return 0, 0
     storage = FileStorage(str(node))

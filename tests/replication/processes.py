@@ -176,7 +176,7 @@ class Command:
 
     @property
     def lines(self) -> list[str]:
-        """What it has printed after its first line."""
+        """The lines that it has printed after its first one."""
         return self._printed()[1:]
 
     def end(self, number: int = signal.SIGTERM) -> int:

@@ -128,39 +128,6 @@ def test_the_codec_of_the_way_changes_nothing_that_is_stored(
     assert equal_frames(tmp_path / "primary", tmp_path / "replica")
 
 
-def test_both_sides_restart_and_go_on_where_the_replica_stands(stack: ExitStack, tmp_path: Path) -> None:
-    """Stop and start all in turn: only the newest frame comes twice, once for each hello; epochs and name stay."""
-    primary_dir, replica_dir = tmp_path / "primary", tmp_path / "replica"
-    names = set()
-    lsn = 0
-    port = "127.0.0.1:0"
-    replica = None
-    for epoch in range(4):
-        log = walkit.open(primary_dir, options=SMALL)
-        primary = Primary(log, port).start()
-        port = primary.address
-        if replica is None or epoch == 2:
-            if replica is not None:
-                replica.stop()
-            replica = Replica(replica_dir, port, backoff=quick()).start()
-        names.add(replica.name)
-        Script().run(log, lambda: None, 12)
-        lsn = log.acked_lsn
-        replica.wait_for(lsn, WAIT_S)
-        assert replica.status().duplicates <= replica.status().reconnects + 1
-        primary.stop()
-        log.close()
-    assert replica is not None
-    assert replica.status().reconnects >= 1
-    assert len(names) == 1
-    with Primary(primary_dir, port):
-        end = load_manifest(FileStorage(str(primary_dir))).end
-        until(lambda: replica.log.end == end, "the frames of the last close")
-    replica.stop()
-    assert equal_frames(primary_dir, replica_dir)
-    assert len(load_manifest(FileStorage(str(replica_dir))).lineage) == 4
-
-
 def test_only_durable_frames_leave(tmp_path: Path) -> None:
     """Interval durability with a long interval: what is acknowledged and not synced stays, until sync() makes it go."""
     slow = walkit.LogOptions(durability="interval", interval_ms=60_000)
