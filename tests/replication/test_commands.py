@@ -282,8 +282,6 @@ def test_numbers_that_cannot_be_measured_with_are_refused(tmp_path: Path) -> Non
 # -- the measurement of replication
 
 
-# slow: a benchmark; the tests of arguments and of interrupts run by default, and tests/_internal runs it, too
-@pytest.mark.slow
 def test_a_short_run_measures_both_sides_and_the_lag(tmp_path: Path) -> None:
     """Two writers for a fifth of a second: rates, ratio and lag fit each other, nothing is left behind."""
     progress: list[str] = []
