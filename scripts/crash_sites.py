@@ -98,7 +98,7 @@ def names(node: ast.AST, context: type[ast.expr_context]) -> set[str]:
 class PromiseFinder(Finder):
     """The sites of one file at which a promise is kept."""
 
-    def _walk(self, node: ast.AST, used: str) -> None:
+    def _walk(self, node: ast.AST, live: bool) -> None:
         if isinstance(node, ast.Assert) or is_wording(node):
             return
         for field in ("body", "orelse", "finalbody"):
@@ -109,25 +109,25 @@ class PromiseFinder(Finder):
             kind = call_kind(call)
             if kind and isinstance(call, ast.expr) and not isinstance(node, ast.Expr):
                 if isinstance(node, ast.withitem):
-                    self._add(f"{kind}, dropped", call, ['__import__("contextlib").nullcontext()'], "")
+                    self._add(f"{kind}, dropped", call, ['__import__("contextlib").nullcontext()'])
                 elif kind == "remove":
-                    self._add(f"{kind}, dropped", call, ["True"], "")
+                    self._add(f"{kind}, dropped", call, ["True"])
         if isinstance(node, ast.Call):
             for word in node.keywords if ast.unparse(node.func).endswith("write") else ():
                 if word.arg == "sync" and ast.unparse(word.value) != "False":
-                    self._add("sync, dropped", word.value, ["False"], "")
+                    self._add("sync, dropped", word.value, ["False"])
         if isinstance(node, ast.Compare):
             self._comparison(node)
-        self._all(ast.iter_child_nodes(node), used)
+        self._all(ast.iter_child_nodes(node), live)
 
     def _block(self, parent: ast.AST, field: str, block: list[ast.stmt]) -> None:
         for n, statement in enumerate(block):
             kind = call_kind(statement.value) if isinstance(statement, ast.Expr) else ""
             if not kind:
                 continue
-            self._add(f"{kind}, dropped", statement, ["pass"], "")
+            self._add(f"{kind}, dropped", statement, ["pass"])
             if isinstance(parent, ast.If) and field == "body":
-                self._add(f"{kind}, inverted", parent.test, [f"not ({self._text(parent.test)})"], "")
+                self._add(f"{kind}, inverted", parent.test, [f"not ({self._text(parent.test)})"])
             for first, second in self._pairs(block, n):
                 self._swap(f"{kind}, swapped", first, second)
 
@@ -155,20 +155,18 @@ class PromiseFinder(Finder):
             end_col_offset=second.end_col_offset,
         )
         assert self.span(both) == (start, end)
-        self._add(kind, both, [self._text(second) + between + self._text(first)], "")
+        self._add(kind, both, [self._text(second) + between + self._text(first)])
 
     def _comparison(self, node: ast.Compare) -> None:
         kind = compared_kind(node)
         if not kind:
             return
-        self._add(f"{kind}, dropped", node, ["True", "False"], "")
-        self._add(f"{kind}, inverted", node, [f"not ({self._text(node)})"], "")
+        self._add(f"{kind}, dropped", node, ["True", "False"])
+        self._add(f"{kind}, inverted", node, [f"not ({self._text(node)})"])
         if len(node.ops) == 1 and isinstance(node.ops[0], ORDERED):
             left, right = node.left, node.comparators[0]
             operator = ast.unparse(node)[len(ast.unparse(left)) :].split()[0]
-            self._add(
-                f"{kind}, swapped", node, [f"({self._text(right)}) {operator} ({self._text(left)})"], ""
-            )
+            self._add(f"{kind}, swapped", node, [f"({self._text(right)}) {operator} ({self._text(left)})"])
 
 
 def kind_of(site: Site) -> str:

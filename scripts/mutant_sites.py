@@ -46,8 +46,6 @@ class Site:
     nth: int
     column: int
     """In bytes, within the block."""
-    used: str = ""
-    """Where it has its effect, if not there: in loads of a name, or in the function "def name" (a default)."""
 
     @property
     def room(self) -> str:
@@ -84,7 +82,7 @@ class Finder:
         self._file, self._source = file, source
         self._lines = [0, *itertools.accumulate(len(line) for line in source.splitlines(keepends=True))]
         self.found: list[Site] = []
-        self._walk(ast.parse(source), "?")
+        self._walk(ast.parse(source), False)
 
     def span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         """The offsets of the first byte and of the one after the last."""
@@ -94,7 +92,7 @@ class Finder:
             self._lines[node.end_lineno - 1] + node.end_col_offset,
         )
 
-    def _add(self, kind: str, node: ast.expr | ast.stmt, after: Iterable[str], used: str) -> None:
+    def _add(self, kind: str, node: ast.expr | ast.stmt, after: Iterable[str]) -> None:
         start, end = self.span(node)
         first = self._lines[node.lineno - 1]
         last = self._lines[node.end_lineno or node.lineno]
@@ -103,45 +101,47 @@ class Finder:
             nth += 1
         before = self._source[start:end].decode()
         for text in after:
-            place = (block.decode(), nth, start - first, used)
+            place = (block.decode(), nth, start - first)
             self.found.append(Site(self._file, node.lineno, kind, before, text, *place))
 
-    def _walk(self, node: ast.AST, used: str) -> None:
+    def _walk(self, node: ast.AST, live: bool) -> None:
         match node:
             case ast.Raise() | ast.JoinedStr() | ast.ImportFrom() | ast.Expr(value=ast.Constant()):
                 return
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 if node.name != "__repr__":
                     for default in (*node.args.defaults, *filter(None, node.args.kw_defaults)):
-                        self._walk(default, f"def {node.name}" if used else "")
-                    self._all(node.body, "")
+                        self._walk(default, True)
+                    self._all(node.body, True)
                 return
             case ast.ClassDef():
-                self._all(node.body, "?")
+                self._all(node.body, False)
                 return
             case ast.Assign(targets=[ast.Name(id=name), *_]):
                 if not name.startswith("__"):
-                    self._walk(node.value, used and name)
+                    self._walk(node.value, True)
                 return
             case ast.AnnAssign(target=target):
                 if node.value:
-                    self._walk(node.value, used and getattr(target, "id", "?"))
+                    self._walk(node.value, live or isinstance(target, ast.Name))
                 return
             case ast.Call(func=ast.Name(id=name)) if name in FOR_TYPES:
                 return
             case ast.Subscript(value=ast.Name(id=name)) if name in FOR_TYPES:
                 return
             case ast.match_case():
-                self._all([*([node.guard] if node.guard else []), *node.body], used)
+                self._all([*([node.guard] if node.guard else []), *node.body], live)
                 return
             case ast.If(test=ast.Name(id="TYPE_CHECKING")):
-                self._all(node.orelse, used)
+                self._all(node.orelse, live)
                 return
+            case _ if not live:  # it has no name, and is run at import
+                pass
             case ast.If() | ast.IfExp():
                 text = self._source[slice(*self.span(node.test))].decode()
-                self._add("branch taken always", node.test, [f"({text}) or True"], used)
+                self._add("branch taken always", node.test, [f"({text}) or True"])
             case ast.Expr(value=ast.Call() | ast.Await(value=ast.Call())):
-                self._add("call dropped", node, ["pass"], used)
+                self._add("call dropped", node, ["pass"])
             case ast.Compare(left=left, ops=[op], comparators=[right]):
                 (start, _), (_, end) = self.span(left), self.span(right)
                 head, tail = self.span(left)[1], self.span(right)[0]
@@ -154,17 +154,16 @@ class Finder:
                     "comparison turned",
                     node,
                     [self._source[start:head].decode() + t + self._source[tail:end].decode() for t in texts],
-                    used,
                 )
             case ast.Constant():
-                self._constant(node, used)
-        self._all(ast.iter_child_nodes(node), used)
+                self._constant(node)
+        self._all(ast.iter_child_nodes(node), live)
 
-    def _all(self, nodes: Iterable[ast.AST], used: str) -> None:
+    def _all(self, nodes: Iterable[ast.AST], live: bool) -> None:
         for node in nodes:
-            self._walk(node, used)
+            self._walk(node, live)
 
-    def _constant(self, node: ast.Constant, used: str) -> None:
+    def _constant(self, node: ast.Constant) -> None:
         value: Any = node.value
         if isinstance(value, bool):
             value = not value
@@ -178,7 +177,7 @@ class Finder:
             value += "x"
         else:
             return
-        self._add("constant changed", node, [repr(value)], used)
+        self._add("constant changed", node, [repr(value)])
 
 
 def sites_of(root: Path) -> list[Site]:
@@ -187,7 +186,7 @@ def sites_of(root: Path) -> list[Site]:
     for path in sorted(root.glob("walkit/**/*.py")):
         if "_pb2" not in path.name:
             found += Finder(str(path.relative_to(root)), path.read_bytes()).found
-    return [site for site in found if site.used != "?"]
+    return found
 
 
 def compiles(source: bytes | None) -> bool:
@@ -226,42 +225,22 @@ def draw(root: Path, seed: int, count: int) -> list[Site]:
 
 
 def beacons(root: Path, mutants: list[Site]) -> dict[str, bytes]:
-    """The files of a checkout with a beacon at each place where a mutant would have its effect, by name."""
+    """The files of a checkout with a beacon at the place of each mutant, by name."""
     inserted: dict[str, list[tuple[int, int, int, bytes]]] = defaultdict(list)
-    uses: dict[str, list[int]] = defaultdict(list)
-
-    def at(file: str, start: int, end: int, call: bytes) -> None:
-        inserted[file] += [(start, 1, start - end, b"(" + call + b", "), (end, 0, end - start, b")[1]")]
-
     for n, site in enumerate(mutants):
         source = (root / site.file).read_bytes()
         start, call = site.start(source), b"__reached__(%d)" % n
         if start is None:
             continue
-        if site.used:
-            uses[site.used].append(n)
-        elif compiles(f"({site.before})".encode()):
-            at(site.file, start, start + len(site.before.encode()), call)
+        if compiles(f"({site.before})".encode()):
+            end = start + len(site.before.encode())
+            inserted[site.file] += [
+                (start, 1, start - end, b"(" + call + b", "),
+                (end, 0, end - start, b")[1]"),
+            ]
         else:
             indent = b" " * (start - source.rfind(b"\n", 0, start) - 1)
             inserted[site.file].append((start, 1, -1_000_000, call + b"\n" + indent))
-    for path in sorted(root.glob("walkit/**/*.py")) if uses else ():
-        file = str(path.relative_to(root))
-        finder = Finder(file, path.read_bytes())
-        for function in ast.walk(ast.parse(path.read_bytes())):
-            if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef):
-                continue
-            for n in uses.get(f"def {function.name}", ()):
-                first = function.body[1 if ast.get_docstring(function) and function.body[1:] else 0]
-                if mutants[n].file == file and first.lineno > function.lineno:
-                    text = b"__reached__(%d)\n%s" % (n, b" " * first.col_offset)
-                    inserted[file].append((finder.span(first)[0], 1, -1_000_000, text))
-            for node in (inner for statement in function.body for inner in ast.walk(statement)):
-                name = getattr(node, "id", getattr(node, "attr", ""))
-                if name in uses and isinstance(getattr(node, "ctx", None), ast.Load):
-                    assert isinstance(node, ast.expr)
-                    for n in uses[name]:
-                        at(file, *finder.span(node), b"__reached__(%d)" % n)
     files = {}
     for file, places in inserted.items():
         source, last, parts = (root / file).read_bytes(), 0, []

@@ -1,30 +1,26 @@
 #!/usr/bin/env python3
-"""Measure the net of tests: draw mutants by seed, run each against the tests that reach it, count those found.
+"""Measure the net of tests: draw mutants by seed, run each against the tests that import it, count those found.
 
     python scripts/mutants.py draw --seed 33 --count 40 > docs/evidence/mutants.json
-    python scripts/mutants.py reach --tests REVISION --work FOLDER
     python scripts/mutants.py run --tests REVISION --work FOLDER
-    python scripts/mutants.py table --work FOLDER
+    python scripts/mutants.py table RESULTS...
 
-A mutant is one edit: a comparison turned, a call dropped, a constant changed, a branch taken always. `reach` runs the
-tests of a revision once, unchanged except for beacons at the places of the mutants. `run` takes the mutants one by one,
-until a test fails that passes without it; the tests of the mutant's room first, fast ones before slow ones. Both work
-in FOLDER, in a clone of the revision with an environment of its own, and resume after a stop.
+A mutant is one edit: a comparison turned, a call dropped, a constant changed, a branch taken always. `run` works in
+FOLDER, in a clone of the revision with an environment of its own, and resumes after a stop. It takes the mutants one by
+one, and runs the default tests of the mutant's room, those with the fewest imports between them first, until one fails;
+with `--far` also the tests of other rooms that import the mutant. A last run shows that all finders pass without it.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import json
-import math
 import os
-import shutil
 import signal
 import subprocess
 import sys
-from collections import defaultdict
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -33,10 +29,10 @@ ROOT = Path(__file__).resolve().parent.parent
 if not __package__:  # run as a script
     sys.path.insert(0, str(ROOT))
 
-from scripts.mutant_sites import GROUND, Site, beacons, draw  # noqa: E402
+from scripts.mutant_sites import GROUND, Site, draw  # noqa: E402
+from tests.support.import_graph import import_graph, module_of, reached  # noqa: E402
 
 LIST = ROOT / "docs" / "evidence" / "mutants.json"
-PROBE = Path(__file__).with_name("mutants_probe.py")
 TESTED_IN = {
     "bench": ("workload", "benchmarks"),
     "testing": ("storage", "state"),
@@ -44,56 +40,51 @@ TESTED_IN = {
     GROUND: ("_internal", "record", "main_thread", "outgoing_errors"),
 }
 """Rooms whose tests are in the folder of another one."""
-PIECES = (40, 400, 10_000)
-"""How many tests one process of pytest is given: few at first, since most mutants are found soon."""
+FILES_AT_ONCE = 6
 
 
-def tree(work: Path, tests: str, purpose: str) -> Path:
-    """Return a clone of a revision (or of another checkout) with an environment of its own, and the probe in that."""
+def tree(work: Path, tests: str) -> Path:
+    """Return a clone of a revision (or of another checkout) with an environment of its own."""
     origin, revision = (Path(tests), "HEAD") if Path(tests).is_dir() else (ROOT, tests)
     git = ["git", "-C", str(origin), "rev-parse", "--short=12", revision]
     name = subprocess.run(git, check=True, capture_output=True, text=True).stdout.strip()
-    target = work.resolve() / f"{purpose}-{name}"
+    target = work.resolve() / f"run-{name}"
     if not target.exists():
         subprocess.run(["git", "clone", "-q", str(origin.resolve()), str(target)], check=True)
     subprocess.run(["git", "checkout", "-q", "--force", name], cwd=target, check=True)
     subprocess.run(["make", "-s", "setup"], cwd=target, check=True)
-    packages = next(target.glob(".venv/lib/python3*/site-packages"))
-    shutil.copy(PROBE, packages)
-    (packages / PROBE.name).with_suffix(".pth").write_text(f"import {PROBE.stem}\n")
-    (packages / PROBE.name).with_suffix(".txt").write_text(str(notes_of(target)))
     return target
 
 
-def notes_of(target: Path) -> Path:
-    """Return the file to which the processes of a tree write their notes."""
-    return target.with_name(f"{target.name}.notes")
-
-
-def pytest(
-    target: Path, arguments: Iterable[str], limit_s: float | None = None, **variables: str
-) -> str | None:
-    """Run pytest in a tree, and end its leftovers; return None, or why it did not end by itself."""
+def failures(target: Path, arguments: list[str], limit_s: float | None = None) -> list[str]:
+    """Run pytest in a tree, and end its leftovers; return the tests that failed, or why pytest ended without one."""
+    cache = target.with_name(f"{target.name}.cache")
+    failed = cache / "v" / "cache" / "lastfailed"
+    failed.unlink(missing_ok=True)
     command = [
         ".venv/bin/python",
         "-m",
         "pytest",
         "-q",
-        *("-p", PROBE.stem, "-p", "no:cacheprovider"),
+        "-o",
+        f"cache_dir={cache}",
+        f"--basetemp={target}.tmp",
     ]
-    command += [f"--basetemp={target}.tmp", *arguments]
     # Without bytecode: a mutant of the same size, made in the same second, would run as the file before it.
-    environment = os.environ | {"HYPOTHESIS_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1"} | variables
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1"}
     with (
         target.with_name(f"{target.name}.log").open("w") as log,
         subprocess.Popen(
-            command, cwd=target, env=environment, stdout=log, stderr=log, start_new_session=True
+            [*command, *arguments],
+            cwd=target,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
         ) as process,
     ):
         try:
-            process.wait(limit_s)
-        except subprocess.TimeoutExpired:
-            return "pytest hangs"
+            code = process.wait(limit_s)
         finally:
             for kill in (signal.SIGTERM, signal.SIGKILL):
                 try:
@@ -101,146 +92,69 @@ def pytest(
                     process.wait(5)
                 except (ProcessLookupError, subprocess.TimeoutExpired):
                     pass
-    return None if process.returncode in (0, 1, 2, 5) else f"pytest ends with {process.returncode}"
+    if failed.exists():
+        return [*json.loads(failed.read_text())]
+    return [] if code in (0, 5) else [f"pytest ends with {code}"]
 
 
-def notes(target: Path) -> list[dict[str, Any]]:
-    """Return the notes of a tree's processes."""
-    path = notes_of(target)
-    return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def attributed(noted: list[dict[str, Any]], count: int) -> list[list[str]]:
-    """Return the tests that reach each of the sites.
-
-    Lines reached while a fixture is made or ended count for all tests of the file. A process that outlives the test
-    that has started it (a server, a worker of Spark) reaches for any test that runs at that moment.
-    """
-    spans = {n["ended"]: (n["began"], n["at"]) for n in noted if "ended" in n}
-    of_file = defaultdict(list)
-    for name in spans:
-        of_file[name.partition("::")[0]].append(name)
-    reach: list[set[str]] = [set() for _ in range(count)]
-    for entry in noted:
-        if "site" not in entry:
-            continue
-        test, _, phase = entry["test"].rpartition(" (")
-        began, ended = spans.get(test, (math.inf, 0.0))
-        if not began <= entry["at"] <= ended:
-            reach[entry["site"]] |= {t for t, (start, end) in spans.items() if start <= entry["at"] <= end}
-        elif phase == "call)":
-            reach[entry["site"]].add(test)
-        else:
-            reach[entry["site"]] |= {*of_file[test.partition("::")[0]]}
-    return [sorted(tests) for tests in reach]
-
-
-def measure_reach(target: Path, mutants: list[Site], arguments: list[str]) -> None:
-    """Run the tests that have not been run yet with the beacons; write down what each takes, and who reaches what."""
-    without = target.with_name(f"{target.name}.without")
-    without.write_text(json.dumps([n["ended"] for n in notes(target) if "ended" in n]))
-    for file, source in beacons(target, mutants).items():
-        (target / file).write_bytes(source)
-    pytest(target, arguments, MUTANTS_WITHOUT=str(without))
-    subprocess.run(["git", "checkout", "-q", "--", "walkit"], cwd=target, check=True)
-    noted = notes(target)
-    seconds: dict[str, float] = defaultdict(float)
-    for n in noted:
-        if (
-            "ended" in n
-        ):  # pytest-xdist reports it twice: in the process that ran it, and in the one that was told
-            seconds[n["ended"]] = max(seconds[n["ended"]], n["cpu"], (n["at"] - n["began"]) / 4)
-    known = {"seconds": seconds, "reach": attributed(noted, len(mutants))}
-    target.with_name("reach.json").write_text(json.dumps(known))
-
-
-def queue(mutant: Site, reached: Iterable[str], tests: list[str], seconds: dict[str, float]) -> list[str]:
-    """Return the tests for a mutant in order: its room's first, fast ones first; at the end those not measured."""
+def tests_of(
+    target: Path, graph: dict[str, set[str]], paths: dict[str, Path], mutant: Site, far: bool
+) -> list[str]:
+    """Return the files of tests for a mutant: its room's, the nearest first; then, if wanted, those of other rooms."""
+    steps = reached(graph, [module_of(mutant.file)])
     own = {mutant.room, *TESTED_IN.get(mutant.room, ())}
-    candidates, order = set(reached), {name: n for n, name in enumerate(tests)}
-
-    def key(test: str) -> tuple[bool, bool, int, str, int]:
-        file, taken = test.partition("::")[0], seconds.get(test, 10.0)
-        room = file.split("/")[1].removeprefix("test_").removesuffix(".py")
-        return (
-            test not in candidates,
-            room not in own,
-            max(0, round(math.log2(taken * 8 + 0.1))),
-            file,
-            order[test],
-        )
-
-    return sorted((t for t in tests if t in candidates or t not in seconds), key=key)
+    chosen = []
+    for name, path in paths.items():
+        if name.startswith("tests.") and path.name.startswith("test_"):
+            away = name.split(".")[1].removeprefix("test_") not in own
+            if not away or (far and name in steps):
+                chosen.append((away, steps.get(name, 99), path.stat().st_size, path))
+    return [str(path.relative_to(target)) for *_, path in sorted(chosen)]
 
 
-def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float, first: str | None) -> dict[str, Any]:
-    """Run a mutant's tests until one fails, fails again, and passes without it; return the outcome."""
-    path, selection = target / mutant.file, target.with_name(f"{target.name}.selected")
+def hunt(target: Path, mutant: Site, tests: list[str], cap_s: float) -> dict[str, Any]:
+    """Run a mutant's tests until one fails, or the time is over; return the outcome."""
+    path, began, ran = target / mutant.file, time.monotonic(), 0
     original = path.read_bytes()
     mutated = mutant.mutated(original)
     if mutated is None:
         return {"found": None, "why": "gone: its lines are no longer there"}
-    known = [t for t in tests if first and (t == first or t.startswith(f"{first}::"))][:1]
-    rest = iter([t for t in tests if t not in known])
-    pieces = [known] if known else []
-    pieces += [piece for size in PIECES if (piece := [*itertools.islice(rest, size)])]
-    ran, used = 0, 0.0
-
-    def go(names: list[str], source: bytes, cap: float) -> tuple[str | None, str]:
-        selection.write_text(json.dumps(names))
-        notes_of(target).unlink(missing_ok=True)
-        path.write_bytes(source)
-        try:
-            files = dict.fromkeys(name.partition("::")[0] for name in names)
-            limits = {"MUTANTS_ONLY": str(selection), "MUTANTS_CAP": str(cap)}
-            hangs = pytest(target, ["-x", *files], 5 * cap + 300, **limits)
-        finally:
-            path.write_bytes(original)
-        failed = next(
-            (n for n in notes(target) if "failed" in n), {"failed": names[0] if hangs else None, "why": hangs}
-        )
-        return failed["failed"], failed["why"] or ""
-
-    for piece in pieces:
-        left = piece
-        while left and used < cap_s:
-            found, why = go(left, mutated, cap_s - used)
-            noted = [n for n in notes(target) if "ended" in n]
-            ran, used = ran + len(noted), used + sum(n["cpu"] for n in noted)
-            if found is None:
-                break
-            again, without = go([found], mutated, math.inf)[0], go([found], original, math.inf)[0]
-            if again is not None and without is None:
-                return {"found": found, "why": why, "ran": ran, "seconds": round(used)}
-            left = left[left.index(found) + 1 :] if found in left else []  # it fails by itself, or by chance
-    why = f"no test of {ran} fails" + (f", in the {cap_s:.0f} s it was given" if used >= cap_s else "")
-    return {"found": None, "why": why, "ran": ran, "seconds": round(used), "cap": cap_s}
+    try:
+        path.write_bytes(mutated)
+        for ran in range(0, len(tests), FILES_AT_ONCE):
+            left_s = cap_s - (time.monotonic() - began)
+            names = ["-x", "-o", "timeout=100", *tests[ran : ran + FILES_AT_ONCE]]
+            if failed := failures(target, names, max(left_s, 1)):
+                return {"found": failed[0], "seconds": round(time.monotonic() - began)}
+    except subprocess.TimeoutExpired:
+        why = f"in {cap_s:.0f} s none of {len(tests)} files fails, at least {ran} of which end"
+        return {"found": None, "why": why, "cap": cap_s}
+    finally:
+        path.write_bytes(original)
+    return {"found": None, "why": f"none of {len(tests)} files fails"}
 
 
-def run(target: Path, mutants: list[Site], cap_s: float, earlier: dict[str, Any], results: Path) -> None:
-    """Hunt each mutant that has no result yet, or was not found within less time than there is now.
-
-    Given earlier results, it hunts only the mutants found then. Without `reach`, tests go by their rooms alone.
-    """
-    measured = target.with_name("reach.json")
-    nothing: dict[str, Any] = {"seconds": {}, "reach": [[] for _ in mutants]}
-    known = json.loads(measured.read_text()) if measured.exists() else nothing
-    listed = target.with_name(f"{target.name}.tests")
-    if not listed.exists():
-        pytest(target, ["--collect-only"], MUTANTS_LIST=str(listed))
-    tests, done = json.loads(listed.read_text()), read_results(results)
+def run(target: Path, mutants: list[Site], cap_s: float, far: bool, results: Path) -> None:
+    """Hunt each mutant that has no result yet; then run all finders without a mutant, and discard those that fail."""
+    paths = {
+        module_of(str(path.relative_to(target))): path
+        for room in ("walkit", "tests")
+        for path in sorted((target / room).rglob("*.py"))
+        if "_pb2" not in path.name
+    }
+    files = {str(path.relative_to(target)): path.read_text(encoding="utf-8") for path in paths.values()}
+    graph = import_graph(files)
+    done = read_results(results)
     for n, mutant in enumerate(mutants):
-        before = done.get(mutant.key)
-        if before and (before["found"] or before.get("cap", math.inf) >= cap_s):
-            continue
-        first = earlier.get(mutant.key, {}).get("found")
-        if earlier and not first:
-            continue
-        order = queue(mutant, known["reach"][n], tests, known["seconds"])
-        result = {"key": mutant.key} | hunt(target, mutant, order, cap_s, first)
-        with results.open("a") as file:
-            file.write(json.dumps(result) + "\n")
-        print(n, result, flush=True)
+        if mutant.key not in done:
+            tests = tests_of(target, graph, paths, mutant, far)
+            done[mutant.key] = {"key": mutant.key} | hunt(target, mutant, tests, cap_s)
+            with results.open("a") as file:
+                file.write(json.dumps(done[mutant.key]) + "\n")
+            print(n, done[mutant.key], flush=True)
+    finders = sorted({result["found"] for result in done.values() if result["found"]})
+    for failed in failures(target, finders) if finders else ():
+        print("fails without a mutant:", failed, flush=True)
 
 
 def read_results(path: Path) -> dict[str, dict[str, Any]]:
@@ -272,7 +186,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("what", choices=["draw", "reach", "run", "table"])
+    parser.add_argument("what", choices=["draw", "run", "table"])
     parser.add_argument("--seed", type=int, default=33)
     parser.add_argument("--count", type=int, default=40)
     parser.add_argument("--list", type=Path, default=LIST, help="the mutants that were drawn")
@@ -280,30 +194,23 @@ def main() -> None:
     parser.add_argument(
         "--work", type=Path, default=Path("build/mutants"), help="a folder to work in, and for results"
     )
-    parser.add_argument("--cap", type=float, default=240, help="seconds of the processor for a mutant")
-    parser.add_argument(
-        "--first", type=Path, help="earlier results: only the mutants found, by the same test first"
-    )
-    parser.add_argument("arguments", nargs="*", help="for pytest, behind --: reach -- -n 2 --dist loadfile")
+    parser.add_argument("--cap", type=float, default=240, help="seconds for a mutant")
+    parser.add_argument("--far", action="store_true", help="also tests of other rooms that import the mutant")
+    parser.add_argument("results", nargs="*", type=Path, help="for table: what `run` wrote")
     given = parser.parse_args()
     if given.what == "draw":
         lines = (json.dumps(asdict(site)) for site in draw(ROOT, given.seed, given.count))
         print("[\n" + ",\n".join(lines) + "\n]")
         return
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # in the background it is ignored, by every child too
+    # In the background SIGINT is ignored, by every child too.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     mutants = [Site(**entry) for entry in json.loads(given.list.read_text())]
-    given.work.mkdir(parents=True, exist_ok=True)
-    if given.what == "reach":
-        measure_reach(tree(given.work, given.tests, "reach"), mutants, given.arguments)
-    elif given.what == "run":
-        target = tree(given.work, given.tests, "run")
-        earlier = read_results(given.first) if given.first else {}
-        run(target, mutants, given.cap, earlier, given.work / f"{target.name}.jsonl")
+    if given.what == "run":
+        given.work.mkdir(parents=True, exist_ok=True)
+        target = tree(given.work, given.tests)
+        run(target, mutants, given.cap, given.far, given.work / f"{target.name}.jsonl")
     else:
-        paths = [Path(name) for name in given.arguments] or sorted(given.work.glob("run-*.jsonl"))
-        print("\n".join(table(mutants, [read_results(path) for path in paths])))
+        print("\n".join(table(mutants, [read_results(path) for path in given.results])))
 
 
 if __name__ == "__main__":
