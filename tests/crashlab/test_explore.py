@@ -26,7 +26,8 @@ from walkit.crashlab import (
 from walkit.errors import OptionsError
 
 BUDGET = 8
-
+CURSORS_BUDGET = 16
+"""Fewer states miss a cursor that is moved for the first time and is absent after the crash."""
 
 VARIANTS = frozenset(
     (
@@ -60,9 +61,10 @@ VARIANTS = frozenset(
 )
 def test_no_state_breaks_a_rule(name: str) -> None:
     """Explore a scenario with a small budget under the hardest profile: every state keeps every rule."""
-    found = explore(name, budget=BUDGET, profile="contract")
+    budget = CURSORS_BUDGET if name == "cursors" else BUDGET
+    found = explore(name, budget=budget, profile="contract")
     assert found.ok, "\n".join(map(str, found.violations))
-    assert found.distinct >= min(BUDGET, 40) and found.states >= found.distinct
+    assert found.distinct >= budget and found.states >= found.distinct
     assert len(found.points) > 20 and found.durability == SCENARIOS[name].options.durability
     assert all(1 <= point.explored <= point.possible for point in found.points if point.explored)
 
