@@ -72,7 +72,7 @@ def test_frames_come_with_the_polls_of_a_primary() -> None:
 
 
 def test_records_that_come_with_polls_cost_no_request() -> None:
-    """A server counts 200 waits for records that polls bring: only looks ask for objects, for a few each."""
+    """A server counts 200 waits for records that polls bring: without a look or a load none asks for an object."""
     with ExitStack() as stack:
         server = stack.enter_context(OddS3(lambda method, path: None))
         url, options = "s3://bucket/folder", server.options
@@ -85,9 +85,12 @@ def test_records_that_come_with_polls_cost_no_request() -> None:
         for at in range(200):
             reader.wait_for(log.append(b"%d" % at, key=b"k"), WAIT_S)
         asked = [made for made in server.requests[before:] if made.startswith("GET")]
-        looks, took_s = reader.statistics().looks - at_first.looks, time.monotonic() - began
-        deltas = reader.statistics().deltas - at_first.deltas
+        took_s, looks = time.monotonic() - began, asked.count("GET /bucket/folder/claims")
+        deltas, loads = (
+            getattr(reader.statistics(), name) - getattr(at_first, name) for name in ("deltas", "loads")
+        )
         assert looks <= 1 + took_s * 1000 / LOOK_MS
-        # A record that no poll brought in time, on a busy machine, is read like one that a look finds.
-        assert len(asked) <= 10 + 12 * (looks + max(200 - deltas, 0))
+        # On a busy machine a poll may bring a record late, which is read from the log then.
+        assert loads <= max(200 - deltas, 0)
+        assert looks + loads or not asked
         assert deltas > 150 and reader.state[b"k"] == b"199"

@@ -324,7 +324,7 @@ def test_a_storage_that_fails_under_a_streaming_replica_is_tried_again(
         assert replica.error is None
         is_away = number != errno.ENOSPC
         until(lambda: (replica.status().state == "absent") == is_away, "the state")
-        assert replica.status().lag_records is None
+        until(lambda: replica.status().lag_records is None, "the pause before the next try")
         waiting = Task(lambda: replica.wait_for(last, WAIT_S))
         full.cancel()
         assert waiting.result() == last

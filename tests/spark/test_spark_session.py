@@ -17,7 +17,6 @@ import pytest
 import walkit
 import walkit.spark
 from walkit.spark.java import find_java
-from walkit.spark.session import session_settings, start
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -162,13 +161,21 @@ print(json.dumps({{"lsns": lsns, "file": file, "driver": walkit.__file__, "sent_
     assert answer["said"] == []
 
 
-def test_a_jvm_that_does_not_start_shows_its_output(spark: SparkSession) -> None:
+def test_a_jvm_that_does_not_start_shows_its_output(tmp_path: Path) -> None:
     """An option that Spark's launcher refuses: a typed error with its last words, though the session is quiet."""
-    settings = session_settings("local[1]", "none") | {"spark.driver.extraJavaOptions": "-Xmx1g"}
-    with pytest.raises(walkit.spark.SparkStartError, match="Spark did not start on Java") as caught:
-        start(settings, find_java(), quiet=True)
-    assert "Not allowed to specify max heap" in str(caught.value)
-    assert spark.range(1).count() == 1
+    program = f"""
+import json, sys
+sys.path.insert(0, {str(PACKAGE.parent)!r})
+import walkit.spark
+try:
+    walkit.spark.session(config={{"spark.driver.extraJavaOptions": "-Xmx1g"}})
+except walkit.spark.SparkStartError as error:
+    print(json.dumps({{"text": str(error)}}))
+"""
+    environ = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    answer = run_elsewhere(program, tmp_path, environ)
+    assert "Not allowed to specify max heap" in str(answer["text"])
+    assert "Spark did not start on Java" in str(answer["text"])
 
 
 def test_spark_finds_walkit_by_itself() -> None:
