@@ -10,7 +10,7 @@ ARGS ?=
 PROCESSES ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lab dashboard screenshots book docs browser test test-all quick check prose pytest bench format lock golden clean
+.PHONY: help setup demo lab dashboard screenshots book docs browser test suite test-all quick check lint types prose pytest bench format lock golden clean
 
 help: ## say what there is to run
 	@sed -n 's/^\([a-z-]*\):.*## /\1	/p' Makefile | while IFS='	' read -r name text; do printf '  make %-11s %s\n' "$$name" "$$text"; done
@@ -39,7 +39,10 @@ docs: setup ## the site of the documentation in build/docs, and the book; ARGS="
 browser: ## Debian's chromium for the tests of the dashboard, if it is missing and this is root
 	@sh scripts/browser.sh
 
-test: check browser ## ruff, mypy --strict and all tests
+test: lint browser ## lint, then types and suite beside each other
+	@$(MAKE) --no-print-directory -j 2 types suite
+
+suite: setup ## all tests that are not slow
 	$(VENV)/python -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 test-all: check browser ## every test, those marked slow too: about an hour; docs/evidence.md has the last result
@@ -51,10 +54,14 @@ quick: setup ## the tests that the changed files reach, nearest first, for a min
 pytest: setup ## the tests alone: make pytest ARGS="-m 'not spark' tests/log"
 	$(VENV)/python -m pytest $(ARGS)
 
-check: setup ## ruff, codespell and mypy --strict
+check: lint types ## lint and types
+
+lint: setup ## codespell and ruff
 	$(VENV)/codespell README.md CHANGELOG.md CONTRIBUTING.md docs walkit tests scripts dashboards
 	$(VENV)/ruff check .
 	$(VENV)/ruff format --check .
+
+types: setup ## mypy --strict
 	$(VENV)/mypy
 
 prose: ## the English of the documents by Harper (npm), before a release; ARGS=--lower
