@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import stat
 import threading
+import time
 import tracemalloc
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ import pytest
 
 import walkit
 from tests.support.logs import tiny, values
-from walkit import LogOptions
+from walkit import LogOptions, record
 from walkit.errors import (
     CorruptionError,
     LogExistsError,
@@ -28,6 +29,7 @@ from walkit.errors import (
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.format.manifest import ManifestFile
 from walkit.format.segment import SegmentHeader
+from walkit.log import log_parts
 from walkit.log import open as open_module
 from walkit.models import CrashingStorage
 from walkit.models.wrapper import PassingFile, PassingStorage
@@ -394,3 +396,19 @@ def test_an_opening_reads_the_header_of_each_sealed_segment_and_no_more(segments
     finally:
         tracemalloc.stop()
     assert peak < (8 << 20) + 16_384 * segments
+
+
+def test_frames_have_the_time_of_the_wall_clock_though_a_core_was_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Hold the opening for 50 ms between its first readings of both clocks: frames are not dated back."""
+    held = iter([0.05])
+
+    def wall_us() -> int:
+        found = record.wall_us()
+        time.sleep(next(held, 0.0))
+        return found
+
+    monkeypatch.setattr(log_parts, "wall_us", wall_us)
+    began_us = record.wall_us()
+    assert log_parts.commit_clock().us() >= began_us + 50_000

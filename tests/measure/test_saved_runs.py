@@ -93,11 +93,12 @@ def test_pandas_reads_the_file_without_walkit(tmp_path: Path) -> None:
     """A new interpreter that has pandas and not walkit reads the columns, their types and the settings."""
     run = make_run()
     run.save(tmp_path / "run.parquet")
-    code = (  # without threads: pyarrow's may abort a process that ends while they do (apache/arrow#50482)
-        "import json, sys, pandas as pd\n"
+    code = (  # pyarrow's threads may abort a process that ends in order while they do (apache/arrow#50482)
+        "import json, os, sys, pandas as pd\n"
         f"frame = pd.read_parquet({str(tmp_path / 'run.parquet')!r}, use_threads=False)\n"
         "print(json.dumps([{n: str(t) for n, t in frame.dtypes.items()}, int(frame.records.sum()), frame.attrs,"
-        " [name for name in sys.modules if name.startswith('walkit')]]))"
+        " [name for name in sys.modules if name.startswith('walkit')]]), flush=True)\n"
+        "os._exit(0)"
     )
     done = subprocess.run([sys.executable, "-I", "-c", code], cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, (done.returncode, done.stdout, done.stderr)
