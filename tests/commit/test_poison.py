@@ -181,7 +181,7 @@ def test_a_seal_that_fails_is_made_up_for_in_order(monkeypatch: pytest.MonkeyPat
         images.append((log.acked_lsn, storage.crash(keep="none")))
     numbers = [s.number for s in store.current.sealed]
     assert numbers == sorted(numbers) and not failures
-    assert events.count("walkit.maintenance.fail") == 2
+    wait_until(lambda: events.count("walkit.maintenance.fail") == 2)
     log.close()
     for acknowledged, image in [*images, (log.acked_lsn, storage)]:
         assert lsns(reopened(image)) == list(range(1, acknowledged + 1))
