@@ -15,7 +15,7 @@ import pandas as pd
 import plotly.graph_objects as go
 import pytest
 
-from tests.plots.test_figures import BASELINE, Phase, Report, figures, make_run
+from tests.plots.test_figures import BASELINE, figures, make_run, phase, report_of
 from tests.plots.test_load import LATE, at_load
 from walkit import plots
 from walkit.errors import OptionsError
@@ -72,7 +72,7 @@ def test_a_cell_gets_every_form(drawing: plots.Figure) -> None:
 
 def test_the_bars_of_the_picture_have_plotlys_proportions() -> None:
     """Bars of a known figure: their widths in the picture are in proportion to their values."""
-    report = Report(phases=(Phase("open", 0.0, 0.1), Phase("scan", 0.1, 0.3), Phase("ready", 0.4, 0.2)))
+    report = report_of(phase("open", 0.0, 0.1), phase("scan", 0.1, 0.3), phase("ready", 0.4, 0.2))
     svg = ET.fromstring(plots.svg_of(plots.recovery_timeline(report)))
     bars = [e for e in svg.findall(".//{*}rect") if "x" in e.attrib]
     widths = [float(e.attrib["width"]) for e in bars]
@@ -97,7 +97,7 @@ def test_the_data_equals_the_figure(tmp_path: Path) -> None:
     assert set(rows.y_title) == {"durable LSN", "lag, records"}
     repeated = plots.data(plots.latency_over_load([at_load(10), at_load(30), at_load(30)], percentiles=(50,)))
     assert repeated.low.le(repeated.high).all()
-    phases = plots.data(plots.recovery_timeline(Report((Phase("open", 0.0, 0.1), Phase("scan", 0.1, 0.3)))))
+    phases = plots.data(plots.recovery_timeline(report_of(phase("open", 0.0, 0.1), phase("scan", 0.1, 0.3))))
     assert phases.y.tolist() == ["open", "scan"] and phases.base.tolist() == [0.0, 0.1]
     plots.save_data(plots.latency_distribution(RUN), tmp_path / "a.csv")
     plots.save_data(plots.latency_distribution(RUN), tmp_path / "a.parquet")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import sys
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,10 @@ import pytest
 
 from tests.support.damaged_logs import crash_image, frames_of, in_frame, opened
 from tests.support.makers import TRANSACTION, frame_of
+from walkit._internal.report import Phase
 from walkit._internal.text import counted, lsn_range
 from walkit.errors import MissingExtraError
-from walkit.format.manifest import HoleRecord, LostRecord
+from walkit.format.manifest import HoleRecord
 from walkit.format.segment import segment_name
 from walkit.measure import Baseline, LatencyHistogram, MachineFacts, Run, RunEvent, Timeline
 from walkit.plots import (
@@ -30,30 +30,20 @@ from walkit.plots import (
 )
 from walkit.plots.style import COLOURS, HATCHES, colour
 from walkit.plots.units import duration_text
-from walkit.recovery.report import Cut
+from walkit.recovery.report import Cut, RecoveryReport
 from walkit.recovery.verify import scan
 
 
-@dataclass
-class Phase:
-    """A phase, as the recovery report has them."""
-
-    name: str
-    started_s: float
-    duration_s: float
-    detail: dict[str, Any] = field(default_factory=dict)
+def report_of(*phases: Phase, **changes: Any) -> RecoveryReport:
+    numbers = ("segments", "segments_scanned", "frames_scanned", "records_scanned", "bytes_scanned")
+    fixed: dict[str, Any] = {"location": "", "policy": "prefix", "verdict": "torn tail cut", "decisions": ()}
+    fixed |= dict.fromkeys(("cuts", "holes", "lost"), ())
+    fixed |= dict.fromkeys((*numbers, "promised_position", "last_lsn", "end_position"), 0)
+    return RecoveryReport(phases=phases, **(fixed | changes))
 
 
-@dataclass
-class Report:
-    """A recovery report, as far as the figure reads it."""
-
-    phases: tuple[Phase, ...]
-    verdict: str = "torn tail cut"
-    cuts: tuple[Cut, ...] = ()
-    holes: tuple[HoleRecord, ...] = ()
-    lost: tuple[LostRecord, ...] = ()
-    end_position: int = 0
+def phase(name: str, started_s: float, duration_s: float, **detail: Any) -> Phase:
+    return Phase(name=name, started_s=started_s, duration_s=duration_s, detail=detail)
 
 
 def make_run(name: str, seed: int, **changes: Any) -> Run:
@@ -181,8 +171,9 @@ def test_panels_share_one_clock() -> None:
 
 def test_recovery_bars_are_the_phases() -> None:
     """One bar per phase, from its start, as long as it took, in seconds; verdict and cuts in the title."""
-    report = Report(
-        phases=(Phase("open", 0.0, 0.001), Phase("scan", 0.001, 0.25, {"segments": 4, "note": "<x>"})),
+    report = report_of(
+        phase("open", 0.0, 0.001),
+        phase("scan", 0.001, 0.25, segments=4, note="<x>"),
         cuts=(Cut(segment="<s>", position=640, bytes=64, first_lsn=9, reason="torn"),) * 2,
         end_position=640,
     )
@@ -197,7 +188,7 @@ def test_recovery_bars_are_the_phases() -> None:
     assert drawing.layout.yaxis.autorange == "reversed"
     assert (list(cuts.base), list(cuts.x), list(marks.x)) == ([640, 640], [64, 64], [640, 640])
     assert "&lt;s&gt;" in cuts.customdata[0] and "nothing: it was all zero" in cuts.customdata[0]
-    (bare,) = recovery_timeline(Report(phases=())).data
+    (bare,) = recovery_timeline(report_of()).data
     assert len(bare.x or ()) == 0
 
 
@@ -218,7 +209,7 @@ def test_losses_of_a_recovery_are_drawn_by_their_positions() -> None:
     assert f"lost: {counted(lost.lsns, 'LSN')} in 1 range" in drawing.layout.title.text
     assert [shape.x0 for shape in drawing.layout.shapes] == [report.end_position]
     holes = recovery_timeline(
-        Report((), holes=(HoleRecord(start_position=64, end_position=128, first_lsn=2, last_lsn=1, chain=0),))
+        report_of(holes=(HoleRecord(start_position=64, end_position=128, first_lsn=2, last_lsn=1, chain=0),))
     )
     assert "1 hole," in holes.layout.title.text and "no record" in holes.data[1].customdata[0]
 
@@ -228,7 +219,7 @@ def figures() -> list[go.Figure]:
     return [
         latency_distribution(run),
         throughput_timeline(run),
-        recovery_timeline(Report((Phase("open", 0, 1),))),
+        recovery_timeline(report_of(phase("open", 0, 1))),
         frame_bytes(frame_of(TRANSACTION)),
         segments(scan(Path(__file__).parents[2] / "data/golden/v0/log")),
     ]

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import walkit
-from tests.plots.test_figures import Phase, Report, make_run
+from tests.plots.test_figures import make_run, phase, report_of
 from tests.plots.test_maintenance import boxes
 from tests.support.logs import tiny
 from walkit import plots
@@ -59,7 +59,7 @@ def test_a_phase_looks_the_same_wherever_it_is_drawn() -> None:
         == 8
     )
     drawing = plots.recovery_timeline(
-        Report((Phase("scan", 0, 1), Phase("ready", 1, 1), Phase("tidy", 2, 1)))
+        report_of(phase("scan", 0, 1), phase("ready", 1, 1), phase("tidy", 2, 1))
     )
     marker = drawing.data[0].marker
     assert list(marker.color) == [phase_colour(name) for name in ("scan", "ready", "tidy")]

@@ -30,7 +30,7 @@ from walkit.plots.live_load import (
 from walkit.plots.load import latency_over_load
 from walkit.plots.maintenance import Amplification, amplification, maintenance
 from walkit.plots.order import order_cost
-from walkit.plots.phases import PhaseLike, RecoveryReportLike, recoveries, recovery_timeline
+from walkit.plots.phases import recoveries, recovery_timeline
 from walkit.plots.positions import segments
 from walkit.plots.ratios import ratios
 from walkit.plots.replicas import (
@@ -56,8 +56,6 @@ __all__ = [
     "LagUnit",
     "LiveSeries",
     "LoadSeries",
-    "PhaseLike",
-    "RecoveryReportLike",
     "StateBar",
     "StateLane",
     "alt_text",

@@ -10,6 +10,7 @@ import numpy as np
 
 from walkit._internal.arguments import refuse
 from walkit.plots.display import go
+from walkit.plots.picture_traces import whiskers
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,7 +69,7 @@ def _rows(figure: go.Figure, trace: Any, number: int) -> list[dict[str, Any]]:
         ]
     xs, ys = _plain(trace.x), _plain(trace.y)
     bases = _plain(trace.base) if trace.type == "bar" else []
-    whiskers = _whiskers(trace)
+    ends = whiskers(trace)
     texts = [] if trace.text is None else list(trace.text)
     return [
         {
@@ -76,8 +77,8 @@ def _rows(figure: go.Figure, trace: Any, number: int) -> list[dict[str, Any]]:
             "x": x,
             "y": y,
             "base": bases[at] if at < len(bases) else None,
-            "low": whiskers[at][0] if at < len(whiskers) else None,
-            "high": whiskers[at][1] if at < len(whiskers) else None,
+            "low": ends[at][0] if at < len(ends) else None,
+            "high": ends[at][1] if at < len(ends) else None,
             "text": str(texts[at]) if at < len(texts) and texts[at] is not None else "",
         }
         for at, (x, y) in enumerate(zip(xs, ys, strict=True))
@@ -87,11 +88,3 @@ def _rows(figure: go.Figure, trace: Any, number: int) -> list[dict[str, Any]]:
 
 def _plain(values: Any) -> list[Any]:
     return [] if values is None else [v.item() if isinstance(v, np.generic) else v for v in values]
-
-
-def _whiskers(trace: Any) -> list[tuple[float, float]]:
-    bars = trace.error_y if trace.type == "scatter" else None
-    if bars is None or bars.array is None or bars.visible is False:
-        return []
-    ends = zip(trace.y, bars.arrayminus, bars.array, strict=True)
-    return [(float(at - below), float(at + above)) for at, below, above in ends]

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from html import escape
 from typing import Any, NamedTuple
 
-from walkit.plots.style import NEUTRAL, Figure, dress, go, hatch, subplots
+from walkit.plots.style import NEUTRAL, Figure, dress, go, hatch, lane_bars, subplots
 from walkit.plots.units import bytes_axis
 
 FLAG = "triangle-right"
@@ -118,20 +118,12 @@ def draw_rows(
 
 def _draw(drawing: Figure, panel: RowPanel, number: int) -> None:
     for row, kind, look, boxes in panel.boxes:
-        trace = go.Bar(
-            orientation="h",
-            y=[escape(row)] * len(boxes),
-            base=[box.start for box in boxes],
-            x=[box.size for box in boxes],
-            customdata=[box.hover for box in boxes],
-            hovertemplate="%{customdata}<extra></extra>",
-            marker={
-                "color": look.colour,
-                # Between two boxes there is a line that is seen on either page.
-                "line": {"width": 1, "color": NEUTRAL},
-                "pattern": hatch(look.hatch),
-            },
-            name=kind,
+        trace = lane_bars(
+            [(escape(row), *box) for box in boxes],
+            kind,
+            look.colour,
+            # Between two boxes there is a line that is seen on either page.
+            marker={"line": {"width": 1, "color": NEUTRAL}, "pattern": hatch(look.hatch)},
             legendgroup=kind,
             showlegend=kind not in {trace.name for trace in drawing.data},
         )

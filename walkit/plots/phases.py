@@ -2,27 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from html import escape, unescape
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
+from walkit._internal.report import Phase
 from walkit._internal.text import counted, lsn_range
 from walkit.format.manifest import HoleRecord, LostRecord
 from walkit.plots import style
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import Figure, dress, figure, go, phase_colour, phase_hatch, subplots
+from walkit.plots.style import (
+    Figure,
+    dress,
+    figure,
+    go,
+    lane_bars,
+    order_lanes,
+    phase_colour,
+    phase_hatch,
+    subplots,
+)
 from walkit.plots.units import SECONDS, bytes_axis, duration_text
-from walkit.recovery.report import Cut
+from walkit.recovery.report import RecoveryReport
 
 
-def recoveries(reports: Sequence[tuple[str, RecoveryReportLike]], *, subtitle: Sequence[str] = ()) -> Figure:
+def recoveries(reports: Sequence[tuple[str, RecoveryReport]], *, subtitle: Sequence[str] = ()) -> Figure:
     """Draw one bar for each (name, report), its phases one after the other in seconds; the last one on top.
 
     Names that are there twice are named apart by a number. ValueError without a report.
     """
     if not reports:
         raise ValueError("no report to draw")
-    names: dict[str, RecoveryReportLike] = {}
+    names: dict[str, RecoveryReport] = {}
     for name, report in reports:
         free = next(
             n for n in (name, *(f"{name} ({i})" for i in range(2, len(reports) + 1))) if n not in names
@@ -45,81 +56,28 @@ def recoveries(reports: Sequence[tuple[str, RecoveryReportLike]], *, subtitle: S
     for phase in dict.fromkeys(p.name for report in names.values() for p in report.phases):
         found = [(name, p) for name, report in names.items() for p in report.phases if p.name == phase]
         drawing.add_trace(
-            go.Bar(
-                orientation="h",
-                y=[escape(name) for name, _ in found],
-                base=[p.started_s for _, p in found],
-                x=[p.duration_s for _, p in found],
-                name=phase,
-                marker={"color": phase_colour(phase), "pattern": phase_hatch(phase)},
-                customdata=[
-                    "<br>".join(
-                        [
-                            duration_text(p.duration_s),
-                            *(f"{escape(str(k))}: {escape(str(v))}" for k, v in p.detail.items()),
-                        ]
+            lane_bars(
+                [
+                    (
+                        escape(name),
+                        p.started_s,
+                        p.duration_s,
+                        "<br>".join([duration_text(p.duration_s), *_detail(p)]),
                     )
-                    for _, p in found
+                    for name, p in found
                 ],
+                phase,
+                phase_colour(phase),
+                marker={"pattern": phase_hatch(phase)},
                 hovertemplate=f"<b>%{{y}}: {escape(phase)}</b><br>%{{customdata}}<extra></extra>",
             )
         )
     drawing.update_xaxes(rangemode="tozero", range=[0, max(*taken.values(), 1e-6) * 1.05], **SECONDS)
-    drawing.update_yaxes(
-        type="category", categoryorder="array", categoryarray=[escape(name) for name in names]
-    )
+    order_lanes(drawing, map(escape, names))
     return drawing
 
 
 GIVEN_UP = {"lost": style.VERMILION, "hole": style.ORANGE, "cut": style.PURPLE}
-
-
-class PhaseLike(Protocol):
-    """One timed phase of a recovery."""
-
-    @property
-    def name(self) -> str:
-        """The phase: open, scan, verify, replay, ready."""
-
-    @property
-    def started_s(self) -> float:
-        """Seconds from the start of the recovery."""
-
-    @property
-    def duration_s(self) -> float:
-        """How long it took, seconds."""
-
-    @property
-    def detail(self) -> Mapping[str, Any]:
-        """Facts of the phase: segments, frames, bytes, ..."""
-
-
-class RecoveryReportLike(Protocol):
-    """The attributes that a report needs to be drawn; walkit's own have them."""
-
-    @property
-    def phases(self) -> Sequence[PhaseLike]:
-        """In the order in which they began."""
-
-    @property
-    def verdict(self) -> object:
-        """The conclusion of recovery."""
-
-    @property
-    def cuts(self) -> Sequence[Cut]:
-        """The cuts."""
-
-    @property
-    def holes(self) -> Sequence[HoleRecord]:
-        """Frames that never came to the disk while later ones did, which were kept."""
-
-    @property
-    def lost(self) -> Sequence[LostRecord]:
-        """The records that policy "salvage" gave up."""
-
-    @property
-    def end_position(self) -> int:
-        """Where the log ends now."""
 
 
 class _Given(NamedTuple):
@@ -131,7 +89,7 @@ class _Given(NamedTuple):
     hover: str
 
 
-def recovery_timeline(report: RecoveryReportLike, *, title: str = "", total_s: float | None = None) -> Figure:
+def recovery_timeline(report: RecoveryReport, *, title: str = "", total_s: float | None = None) -> Figure:
     """Draw one horizontal bar per phase of a recovery, on its clock, in seconds; first phase on top.
 
     Where it lost, cut, or went over a hole, a second panel below draws that by its positions, up to the end of the log;
@@ -141,12 +99,11 @@ def recovery_timeline(report: RecoveryReportLike, *, title: str = "", total_s: f
     """
     phases = list(report.phases)
     took_s = max((phase.started_s + phase.duration_s for phase in phases), default=0.0)
-    verdict = getattr(report.verdict, "value", report.verdict)
     given = _given_up(report)
     lsns = sum(g.lsns for g in report.lost)
     said = [counted(len(report.cuts), "cut")]
     said += [counted(len(report.holes), "hole")] if report.holes else []
-    outcome = f"Recovery: {escape(str(verdict))}, {', '.join(said)}, {duration_text(took_s)}"
+    outcome = f"Recovery: {escape(report.verdict)}, {', '.join(said)}, {duration_text(took_s)}"
     lost = (f"lost: {counted(lsns, 'LSN')} in {counted(len(report.lost), 'range')}",) if report.lost else ()
     kinds = [kind for kind in GIVEN_UP if any(g.kind == kind for g in given)]
     heights = [40 * max(1, len(phases)), *([30 * len(kinds)] if given else [])]
@@ -185,11 +142,11 @@ def recovery_timeline(report: RecoveryReportLike, *, title: str = "", total_s: f
             row=2,
             col=1,
         )
-        drawing.update_yaxes(categoryorder="array", categoryarray=kinds[::-1], type="category", row=2, col=1)
+        order_lanes(drawing, kinds[::-1], row=2, col=1)
     return drawing
 
 
-def _bars(phases: Sequence[PhaseLike]) -> go.Bar:
+def _bars(phases: Sequence[Phase]) -> go.Bar:
     return go.Bar(
         orientation="h",
         y=[phase.name for phase in phases],
@@ -202,15 +159,16 @@ def _bars(phases: Sequence[PhaseLike]) -> go.Bar:
         text=[duration_text(phase.duration_s) for phase in phases],
         textposition="outside",
         cliponaxis=False,
-        hovertext=[
-            "<br>".join(f"{escape(str(name))}: {escape(str(value))}" for name, value in phase.detail.items())
-            for phase in phases
-        ],
+        hovertext=["<br>".join(_detail(phase)) for phase in phases],
         hovertemplate="<b>%{y}</b> %{text}<br>%{hovertext}<extra></extra>",
     )
 
 
-def _given_up(report: RecoveryReportLike) -> list[_Given]:
+def _detail(phase: Phase) -> list[str]:
+    return [f"{escape(str(name))}: {escape(str(value))}" for name, value in phase.detail.items()]
+
+
+def _given_up(report: RecoveryReport) -> list[_Given]:
     found = [
         _Given(
             "lost",
@@ -251,16 +209,7 @@ def _ranges(given: Sequence[_Given]) -> list[go.Bar | go.Scatter]:
             f"<b>{kind}</b>: positions {g.start:,} to {g.end:,}, {g.end - g.start:,} bytes<br>{g.hover}"
             for g in ranges
         ]
-        bar = go.Bar(
-            orientation="h",
-            y=[kind] * len(ranges),
-            base=[g.start for g in ranges],
-            x=[g.end - g.start for g in ranges],
-            marker={"color": paint},
-            customdata=about,
-            hovertemplate="%{customdata}<extra></extra>",
-            name=kind,
-        )
+        rows = [(kind, g.start, g.end - g.start, words) for g, words in zip(ranges, about, strict=True)]
         mark = go.Scatter(
             x=[g.start for g in ranges],
             y=[kind] * len(ranges),
@@ -270,5 +219,5 @@ def _ranges(given: Sequence[_Given]) -> list[go.Bar | go.Scatter]:
             hovertemplate="%{customdata}<extra></extra>",
             name=kind,
         )
-        traces += [bar, mark]
+        traces += [lane_bars(rows, kind, paint), mark]
     return traces

@@ -14,7 +14,7 @@ from walkit._internal.arguments import check_choice, refuse
 from walkit.metrics import TrafficStatistics
 from walkit.plots import style
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import Figure, colour, dress, figure, go, hatch, subplots
+from walkit.plots.style import Figure, colour, dress, figure, go, hatch, lane_bars, order_lanes, subplots
 from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_axis, bytes_text, count_text, duration_text
 
 
@@ -199,26 +199,28 @@ def state_lanes(bars: Sequence[StateBar], *, span_s: tuple[float, float] | None 
         found = [bar for bar in bars if bar.state == state]
         paint, shape = STATES.get(state, (style.BLUE, 0))
         drawing.add_trace(
-            go.Bar(
-                orientation="h",
-                y=[escape(bar.lane) for bar in found],
-                base=[bar.start_s for bar in found],
-                x=[max(bar.end_s - bar.start_s, 0.0) for bar in found],
-                name=escape(state),
-                marker={"color": paint, "pattern": hatch(shape), "line": {"width": 0}},
-                customdata=[
-                    "<br>".join(filter(None, (duration_text(bar.end_s - bar.start_s), escape(bar.detail))))
+            lane_bars(
+                [
+                    (
+                        escape(bar.lane),
+                        bar.start_s,
+                        max(bar.end_s - bar.start_s, 0.0),
+                        "<br>".join(
+                            filter(None, (duration_text(bar.end_s - bar.start_s), escape(bar.detail)))
+                        ),
+                    )
                     for bar in found
                 ],
+                escape(state),
+                paint,
+                marker={"pattern": hatch(shape), "line": {"width": 0}},
                 hovertemplate=f"<b>%{{y}}: {escape(state)}</b><br>%{{customdata}}<extra></extra>",
             )
         )
     end_s = max((bar.end_s for bar in bars), default=1.0)
     start_s = min((bar.start_s for bar in bars), default=0.0)
     drawing.update_xaxes(range=list(span_s or (start_s, max(end_s, start_s + 1.0))), **CLOCK)
-    drawing.update_yaxes(
-        type="category", categoryorder="array", categoryarray=[escape(lane) for lane in reversed(lanes)]
-    )
+    order_lanes(drawing, [escape(lane) for lane in reversed(lanes)])
     return drawing
 
 
@@ -267,5 +269,5 @@ def sent_by_codec(traffic: Mapping[str, TrafficStatistics]) -> Figure:
     )
     most = max([1.0, *map(float, frames), *(float(each.travelled_bytes) for each in traffic.values())])
     drawing.update_xaxes(**bytes_axis(0.0, most * 1.05))
-    drawing.update_yaxes(type="category", categoryorder="array", categoryarray=names[::-1])
+    order_lanes(drawing, names[::-1])
     return drawing

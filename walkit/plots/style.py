@@ -8,7 +8,7 @@ through.
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from html import escape, unescape
 from typing import Any
 
@@ -112,6 +112,20 @@ def subplots(**grid: Any) -> Figure:
     """Return an empty figure of panels; `grid` is that of plotly's make_subplots."""
     made: Figure = make_subplots(figure=Figure(), **grid)
     return made
+
+
+def lane_bars(rows: Iterable[tuple[str, float, float, str]], name: str, paint: str, **more: Any) -> go.Bar:
+    """Return bars in lanes: of each its lane, begin, length and the words that show when it is pointed at; all HTML."""
+    lanes, begins, lengths, words = zip(*rows, strict=True)
+    look: dict[str, Any] = {"hovertemplate": "%{customdata}<extra></extra>"} | more
+    marker = {"color": paint} | look.pop("marker", {})
+    shown = {"orientation": "h", "y": lanes, "base": begins, "x": lengths, "customdata": words}
+    return go.Bar(name=name, marker=marker, **shown, **look)
+
+
+def order_lanes(drawing: Figure, lanes: Iterable[str], **at: int) -> None:
+    """Draw these lanes from the bottom up, all of them."""
+    drawing.update_yaxes(type="category", categoryorder="array", categoryarray=list(lanes), **at)
 
 
 def dress(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from walkit._internal.arguments import refuse
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, hatch, subplots
+from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, hatch, lane_bars, subplots
 from walkit.plots.units import CLOCK, COUNTS
 
 if TYPE_CHECKING:
@@ -65,16 +65,9 @@ def world_schedule(outcome: Outcome) -> Figure:
         mine = [fault for fault in faults if fault.kind in kinds]
         if not mine:
             continue
-        bars = go.Bar(
-            base=[fault.at_ms / 1000 for fault in mine],
-            x=[fault.for_ms / 1000 for fault in mine],
-            y=[fault.target for fault in mine],
-            orientation="h",
-            name=label,
-            marker={"color": colour(number), "opacity": 0.75, "pattern": hatch(number)},
-            customdata=[str(fault) for fault in mine],
-            hovertemplate="%{customdata}<extra></extra>",
-        )
+        rows = [(fault.target, fault.at_ms / 1000, fault.for_ms / 1000, str(fault)) for fault in mine]
+        look = {"opacity": 0.75, "pattern": hatch(number)}
+        bars = lane_bars(rows, label, colour(number), marker=look)
         drawing.add_trace(bars, row=2, col=1)
     drawing.add_vline(x=outcome.schedule.chaos_ms / 1000, line={"color": NEUTRAL, "dash": "dot", "width": 1})
     drawing.update_yaxes(title_text="LSN", rangemode="tozero", **COUNTS, row=1, col=1)
