@@ -75,7 +75,7 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
         options, machine = _flat(run.options, "option."), _flat(_machine(run), "machine.")
         started = pandas.Timestamp(run.started_at).tz_convert("UTC").as_unit("us")
         row |= {"started_at": started} | _row(run) | options | machine
-        repeats.setdefault(_settings(run, options, machine), []).append(row)
+        repeats.setdefault(settings_of(run), []).append(row)
     for same in repeats.values():
         together = {
             f"median_{name}": float(pandas.to_numeric(pandas.Series([row[name] for row in same])).median())
@@ -90,11 +90,7 @@ def read_runs(folder: str | os.PathLike[str]) -> pd.DataFrame:
 
 def settings_of(run: Run) -> str:
     """Return as one text the settings that two Runs share if one repeats the other; see read_runs."""
-    return _settings(run, _flat(run.options, "option."), _flat(_machine(run), "machine."))
-
-
-def _settings(run: Run, options: dict[str, Plain], machine: dict[str, Plain]) -> str:
-    """Return the settings that two runs share if one repeats the other."""
+    options, machine = _flat(run.options, "option."), _flat(_machine(run), "machine.")
     given = {path: value for path, value in options.items() if path.rpartition(".")[2] != "seed"}
     labels = {
         name: value for name, value in run.labels.items() if name != "round" and not isinstance(value, float)

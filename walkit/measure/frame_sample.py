@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +75,35 @@ class FrameSample(NamedTuple):
         return cls(**{**arrays, **times}, seen=int(columns["seen"]), slowest=int(columns["slowest"]))
 
 
-class FrameSampler:
+class FrameNotes:
+    """Notes the frames written and the syncs made in a log: a FrameObserver. Costs a tuple a frame."""
+
+    def __init__(self, kept_max: int | None = None) -> None:
+        """`kept_max`: frames, and syncs, that are kept, the newest ones; None: all."""
+        self._frames: deque[tuple[int, int, int, int, int, int, int]] = deque(maxlen=kept_max)
+        self._syncs: deque[tuple[int, int]] = deque(maxlen=kept_max)
+
+    def writing(self, frame: SealedFrame) -> None:
+        """See FrameObserver."""
+
+    def wrote(self, frame: SealedFrame, began_ns: int, ended_ns: int) -> None:
+        """See FrameObserver."""
+        sealed = frame.position, frame.sealed_us
+        self._frames.append((frame.first_lsn, frame.count, frame.footprint, began_ns, ended_ns, *sealed))
+
+    def synced(self, began_ns: int, ended_ns: int) -> None:
+        """See FrameObserver."""
+        self._syncs.append((began_ns, ended_ns))
+
+
+def in_lsn_order(frames: Iterable[tuple[int, ...]]) -> Int64Array:
+    """Return notes of frames as rows; marks, which have no records, are left out."""
+    table = np.array(list(frames), np.int64).reshape(-1, 7)
+    table = table[table[:, 1] > 0]
+    return table[np.argsort(table[:, 0], kind="stable")]
+
+
+class FrameSampler(FrameNotes):
     """Keeps the frames of a log since the last read: a FrameObserver, added by `log.observe_writes`.
 
     Costs a tuple a frame. Memory is bounded by `FRAMES_KEPT_MAX`. `take` is for one thread.
@@ -83,32 +111,10 @@ class FrameSampler:
 
     def __init__(self, *, in_order: bool = True, synced: bool = True) -> None:
         """`in_order`: frames are acknowledged in append order; `synced`: each write is synced before it ends."""
+        super().__init__(FRAMES_KEPT_MAX)
         self._in_order, self._synced = in_order, synced
-        self._frames: deque[tuple[int, int, int, int, int, int, int]] = deque(maxlen=FRAMES_KEPT_MAX)
-        self._syncs: deque[tuple[int, int]] = deque(maxlen=FRAMES_KEPT_MAX)
         # A frame's time of sealing is on the wall clock of its log, which follows the monotonic one from the opening.
         self._wall_offset_ns = time.time_ns() - time.perf_counter_ns()
-
-    def writing(self, frame: SealedFrame) -> None:
-        """See FrameObserver."""
-
-    def wrote(self, frame: SealedFrame, began_ns: int, ended_ns: int) -> None:
-        """See FrameObserver."""
-        self._frames.append(
-            (
-                frame.first_lsn,
-                frame.count,
-                frame.footprint,
-                frame.position,
-                frame.sealed_us,
-                began_ns,
-                ended_ns,
-            )
-        )
-
-    def synced(self, began_ns: int, ended_ns: int) -> None:
-        """See FrameObserver."""
-        self._syncs.append((began_ns, ended_ns))
 
     def take(self, frames_max: int = SAMPLE_FRAMES_MAX) -> FrameSample | None:
         """Return the frames around the slowest one since the last call, from sealing to acknowledgement.
@@ -117,12 +123,10 @@ class FrameSampler:
         """
         rows = [self._frames.popleft() for _ in range(len(self._frames))]
         syncs = [self._syncs.popleft() for _ in range(len(self._syncs))]
-        table = np.array(rows, np.int64).reshape(-1, 7)
-        table = table[table[:, 1] > 0]
+        table = in_lsn_order(rows)
         if not len(table):
             return None
-        table = table[np.argsort(table[:, 0], kind="stable")]
-        first_lsn, records, size, position, sealed_us, began, ended = table.T
+        first_lsn, records, size, began, ended, position, sealed_us = table.T
         sealed = np.minimum(sealed_us * 1000 - self._wall_offset_ns, began)
         acked = np.maximum.accumulate(ended) if self._in_order else ended
         slowest = int(np.argmax(acked - sealed))

@@ -13,8 +13,8 @@ from typing import NamedTuple, Self
 import numpy as np
 import numpy.typing as npt
 
-from walkit.commit.frame import SealedFrame
 from walkit.log.wal import WriteAheadLog
+from walkit.measure.frame_sample import FrameNotes, in_lsn_order
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.run import FrameSummary
 
@@ -34,27 +34,15 @@ class FrameTimes(NamedTuple):
         return f"FrameTimes({len(self.records):,} frames, {int(self.records.sum()):,} records)"
 
 
-class FrameWatch:
+class FrameWatch(FrameNotes):
     """Notes the frames written and the syncs made in a log while its `with` block runs: a FrameObserver.
 
     Costs two clock readings a frame. Safe with several frames in flight.
     """
 
     def __init__(self, log: WriteAheadLog) -> None:
+        super().__init__()
         self._log = log
-        self._frames: list[tuple[int, int, int, int, int]] = []
-        self._syncs: list[tuple[int, int]] = []
-
-    def writing(self, frame: SealedFrame) -> None:
-        """See FrameObserver."""
-
-    def wrote(self, frame: SealedFrame, began_ns: int, ended_ns: int) -> None:
-        """See FrameObserver."""
-        self._frames.append((frame.first_lsn, frame.count, frame.footprint, began_ns, ended_ns))
-
-    def synced(self, began_ns: int, ended_ns: int) -> None:
-        """See FrameObserver."""
-        self._syncs.append((began_ns, ended_ns))
 
     def __enter__(self) -> Self:
         self._log.observe_writes(self)
@@ -67,9 +55,7 @@ class FrameWatch:
 
     def frames(self) -> FrameTimes:
         """Return the frames noted until now; marks, which have no records, are left out."""
-        table = np.array(self._frames, np.int64).reshape(-1, 5)
-        table = table[table[:, 1] > 0]
-        return FrameTimes(*table[np.argsort(table[:, 0], kind="stable")].T)
+        return FrameTimes(*in_lsn_order(self._frames).T[:5])
 
     def sync_latency(self) -> LatencyHistogram:
         """Return how long the syncs took that were made apart from a write (durability "interval", `sync()`)."""

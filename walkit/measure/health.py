@@ -83,28 +83,21 @@ def doctor(
     shows whether it honours conditional puts. OptionsError for a folder that is missing; StorageError without a
     descriptor left.
     """
-    with Translated("look at", "", "this installation"):
-        return _doctor(folders, spark, progress)
-
-
-def _doctor(
-    folders: Iterable[str | os.PathLike[str]] | None, spark: bool, progress: Progress | None
-) -> HealthReport:
-    chosen = (
-        [tempfile.gettempdir(), os.getcwd()] if folders is None else [os.fspath(path) for path in folders]
-    )
-    for path in chosen:
-        if not (os.path.isdir(path) or is_object_url(path)):
-            refuse("folders", path, "an existing folder, or the URL of an object store")
     report = progress or (lambda _: None)
-    findings = [*packages()]
-    for path in dict.fromkeys(p if is_object_url(p) else os.path.realpath(p) for p in chosen):
-        report(f"measuring the disk of {path}")
-        findings += folder(path)
-    report("looking for Java, a browser and JupyterLab")
-    findings += java()
-    if spark:
-        report("starting Spark, which takes some seconds")
-        findings += spark_starts()
-    findings += [*browser(), *lab()]
-    return HealthReport(findings=tuple(findings))
+    with Translated("look at", "", "this installation"):
+        usual = (tempfile.gettempdir(), os.getcwd())
+        chosen = [os.fspath(path) for path in (usual if folders is None else folders)]
+        for path in chosen:
+            if not (os.path.isdir(path) or is_object_url(path)):
+                refuse("folders", path, "an existing folder, or the URL of an object store")
+        findings = [*packages()]
+        for path in dict.fromkeys(p if is_object_url(p) else os.path.realpath(p) for p in chosen):
+            report(f"measuring the disk of {path}")
+            findings += folder(path)
+        report("looking for Java, a browser and JupyterLab")
+        findings += java()
+        if spark:
+            report("starting Spark, which takes some seconds")
+            findings += spark_starts()
+        findings += [*browser(), *lab()]
+        return HealthReport(findings=tuple(findings))

@@ -7,7 +7,6 @@ import os
 import platform
 import re
 import shutil
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from walkit.errors import MissingExtraError, StorageError, WalkitError, how_to_install
-from walkit.measure.baseline import raw_baseline
+from walkit.measure.baseline import raw_rate
 from walkit.measure.machine import file_system
 from walkit.storage import FileStorage, LockHolder
 from walkit.storage.address import is_object_url, open_store
@@ -42,8 +41,8 @@ class Finding:
     """Advice; empty if nothing has to be done."""
 
 
-ROUNDS, ROUND_S = 5, 0.2
-"""The raw device: number and seconds of loops for each kind of write."""
+ROUNDS, ROUND_S, BLOCK_BYTES = 5, 0.2, 4096
+"""The raw device: number and seconds of loops for each kind of write, and its bytes."""
 SPARK_S = 120.0
 """Time after which Spark counts as not starting."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
@@ -221,7 +220,7 @@ def _numbers(part: str, path: str) -> Finding:
 def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
     name = "raw device past the page cache (O_DIRECT)" if direct else "raw device, synced 4 KiB writes"
     try:
-        rounds = [raw_baseline(path, seconds=ROUND_S, direct=direct).writes_per_s for _ in range(ROUNDS)]
+        rate = raw_rate(path, block_bytes=BLOCK_BYTES, direct=direct, rounds=ROUNDS, seconds=ROUND_S)
     except StorageError as error:
         yield Finding(
             part=part,
@@ -234,8 +233,8 @@ def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
         found = f"not measured: {error.package} is not installed, see extras"
         yield Finding(part=part, name=name, found=found)
     else:
-        spread = f"{min(rounds):,.0f} to {max(rounds):,.0f}, n={len(rounds)}"
-        yield Finding(part=part, name=name, found=f"{statistics.median(rounds):,.0f} writes/s ({spread})")
+        spread = f"{rate.lowest:,.0f} to {rate.highest:,.0f}, n={rate.rounds}"
+        yield Finding(part=part, name=name, found=f"{rate.writes_per_s:,.0f} writes/s ({spread})")
 
 
 def java() -> Iterator[Finding]:

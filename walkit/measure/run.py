@@ -25,6 +25,7 @@ from walkit.measure.baseline import Baseline
 from walkit.measure.histogram import LatencyHistogram
 from walkit.measure.machine import MachineFacts
 from walkit.measure.timeline import Timeline
+from walkit.metrics import LogStatistics
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -73,6 +74,17 @@ class FrameSummary:
             records_p50=p50,
             records_p99=p99,
             records_max=int(counts.max()) if counts.size else None,
+        )
+
+    @classmethod
+    def between(cls, before: LogStatistics, after: LogStatistics) -> FrameSummary:
+        """Return what a log wrote between two snapshots of its metrics."""
+        frames = after.frames_written - after.marker_frames
+        return cls(
+            frames=frames - before.frames_written + before.marker_frames,
+            records=after.records_acked - before.records_acked,
+            frame_bytes=after.frame_bytes - before.frame_bytes,
+            padding_bytes=after.padding_bytes - before.padding_bytes,
         )
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict
 from time import perf_counter_ns
 
 import numpy as np
@@ -262,20 +261,13 @@ def finish_run(
 
     `frames` and `latency` are those of single frames, if they were observed.
     """
-    first, last = asdict(before), asdict(after)
-    moved = {name: last[name] - first[name] for name in last}
+    written = FrameSummary.between(before, after)
     return recorder.finish(
         operations=operations,
-        bytes_user=moved["user_bytes"],
-        bytes_written=moved["frame_bytes"],
-        syncs=moved["syncs"],
-        frames=frames
-        or FrameSummary(
-            frames=moved["frames_written"] - moved["marker_frames"],
-            records=moved["records_acked"],
-            frame_bytes=moved["frame_bytes"],
-            padding_bytes=moved["padding_bytes"],
-        ),
+        bytes_user=after.user_bytes - before.user_bytes,
+        bytes_written=written.frame_bytes,
+        syncs=after.syncs - before.syncs,
+        frames=frames or written,
         baseline=baseline,
         interrupted=interrupted,
         latency=latency,

@@ -45,14 +45,6 @@ class FlippedBit(NamedTuple):
     bit: int
 
 
-class _Frames(NamedTuple):
-    """The frames from the beginning of a segment, each with its offset; their end, and why they end there."""
-
-    found: list[tuple[int, FrameHeader]]
-    end: int
-    fault: FrameFault | None
-
-
 def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
     """Flip one bit in the body of a middle frame of the newest segment that has several; return which.
 
@@ -61,7 +53,7 @@ def flip_a_bit(path: str | os.PathLike[str]) -> FlippedBit:
     for file in _segments(path):
         data = file.read_bytes()
         header = SegmentHeader.decode(data, file.name)
-        frames = _frames_of(data, header).found if header is not None else []
+        frames, *_ = _frames_of(data, header) if header is not None else ([],)
         if len(frames) >= 3:
             offset, frame = frames[len(frames) // 2]
             byte = FRAME_HEADER_BYTES + min(frame.body_stored_bytes // 2, BODY_OFFSET_MAX)
@@ -100,28 +92,31 @@ def _segments(path: str | os.PathLike[str]) -> list[Path]:
     return sorted(Path(path).glob("*.segment"), reverse=True)
 
 
-def _frames_of(data: bytes, segment: SegmentHeader) -> _Frames:
+def _frames_of(
+    data: bytes, segment: SegmentHeader
+) -> tuple[list[tuple[int, FrameHeader]], int, FrameFault | None]:
+    """Return the frames from the beginning of a segment, each with its offset; their end, and why they end there."""
     found: list[tuple[int, FrameHeader]] = []
     offset = SEGMENT_HEADER_BYTES
     while True:
         frame, fault = check_header(data, offset, segment.alignment, segment.frame_bytes_max)
         if frame is None:
-            return _Frames(found, offset, fault)
+            return found, offset, fault
         found.append((offset, frame))
         offset += frame.footprint
 
 
 def _write_half(file: Path, data: bytes, segment: SegmentHeader) -> int:
-    frames = _frames_of(data, segment)
+    frames, end, fault = _frames_of(data, segment)
     whole = all(
-        check_body(frame, memoryview(data)[at : at + frame.footprint]) is None for at, frame in frames.found
+        check_body(frame, memoryview(data)[at : at + frame.footprint]) is None for at, frame in frames
     )
-    if not frames.found or not whole or frames.fault is not FrameFault.END:
+    if not frames or not whole or fault is not FrameFault.END:
         return 0
-    half = _half_of_next(frames.found[-1][1], segment)
-    if frames.end + 2 * len(half) > len(data):
+    half = _half_of_next(frames[-1][1], segment)
+    if end + 2 * len(half) > len(data):
         return 0
-    _write(file, frames.end, half)
+    _write(file, end, half)
     return len(half)
 
 

@@ -10,7 +10,6 @@ import threading
 import time
 from collections import deque
 from dataclasses import asdict
-from time import perf_counter_ns
 from typing import Any
 
 from walkit.errors import WalkitError
@@ -43,7 +42,6 @@ def serve(lines: LineReporter, path: str, load: dict[str, int]) -> None:
             if status.durable_position >= load["log_bytes_max"]:
                 full.set()
             lines.write(
-                at_ns=perf_counter_ns(),
                 clock_s=time.time(),
                 address=status.address,
                 durable_lsn=status.durable_lsn,
@@ -97,7 +95,6 @@ def follow(lines: LineReporter, path: str, address: str, name: str, codec: str) 
         while True:
             over = stop.wait(LINE_S)
             lines.write(
-                at_ns=perf_counter_ns(),
                 clock_s=time.time(),
                 status=asdict(replica.status()),
                 traffic=asdict(replica.statistics()),
@@ -123,7 +120,6 @@ def read_deltas(lines: LineReporter, path: str, address: str, name: str, log: st
                     history[-1]["until"] = now_s
                 history.append({"state": status.state, "since": now_s, "until": None, "detail": detail})
             lines.write(
-                at_ns=perf_counter_ns(),
                 clock_s=now_s,
                 status={
                     "state": status.state,

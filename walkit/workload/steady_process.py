@@ -105,10 +105,10 @@ class SteadyWriters:
             note(perf_counter_ns() - due_ns)
 
     def _loop(self) -> None:
-        asyncio.run(self._write_all())
+        async def all_of_them() -> None:
+            await asyncio.gather(*(self._write_async() for _ in range(self._load.writers)))
 
-    async def _write_all(self) -> None:
-        await asyncio.gather(*(self._write_async() for _ in range(self._load.writers)))
+        asyncio.run(all_of_them())
 
     async def _write_async(self) -> None:
         append, note = self._log.append_async, self.latencies_ns.append

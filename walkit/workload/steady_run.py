@@ -90,42 +90,30 @@ class SteadyRecord:
         if first is None or last is None:
             return None
         before, after = first.statistics, last.statistics
-        records = after.records_acked - before.records_acked
-        if not records:
+        frames = FrameSummary.between(before, after)
+        if not frames.records:
             return None
-        intervals = list(self._intervals)
-        frames = after.frames_written - before.frames_written - (after.marker_frames - before.marker_frames)
-        frame_bytes = after.frame_bytes - before.frame_bytes
+        start, end, counts, p50, p99, most = np.array([each[:6] for each in self._intervals]).T
         raw = self._raw
         return Run(
             name=load.short,
             started_at=self._started_at,
             duration_s=(last.at_ns - first.at_ns) / 1e9,
-            records=records,
+            records=frames.records,
             durability=load.durability,
             machine=MachineFacts.here(None if load.device else self._path),
             latency={"total": self._latency},
             timeline=Timeline(
-                start_s=np.array([each.start_s for each in intervals]),
-                width_s=np.array([each.end_s - each.start_s for each in intervals]),
-                records=np.array([each.records for each in intervals]),
-                p50_us=np.array([each.p50_us for each in intervals]),
-                p99_us=np.array([each.p99_us for each in intervals]),
-                max_us=np.array([each.max_us for each in intervals]),
+                start_s=start, width_s=end - start, records=counts, p50_us=p50, p99_us=p99, max_us=most
             ),
             arrival="open" if load.arrivals_per_s else "closed",
-            operations={"append": records},
+            operations={"append": frames.records},
             seed=load.seed,
             options={"load": asdict(load)},
             bytes_user=after.user_bytes - before.user_bytes,
-            bytes_written=frame_bytes,
+            bytes_written=frames.frame_bytes,
             syncs=after.syncs - before.syncs,
-            frames=FrameSummary(
-                frames=frames,
-                records=records,
-                frame_bytes=frame_bytes,
-                padding_bytes=after.padding_bytes - before.padding_bytes,
-            ),
+            frames=frames,
             events=tuple(self._events),
             interrupted=interrupted,
             failure=failure,
