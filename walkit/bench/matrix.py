@@ -12,16 +12,17 @@ import os
 import shutil
 import statistics
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import product
 from secrets import token_hex
 from typing import Any, Literal, NamedTuple
 
-from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
+from walkit._internal.arguments import check_bool, check_number, refuse
 from walkit.bench.modelled import bench_modelled
 from walkit.bench.peers import PEERS, LevelDb, measure_peer, require_peers
-from walkit.bench.runner import Case, in_turns, stepping, work_folder
+from walkit.bench.runner import Case, check_counts, in_turns, stepping, work_folder
 from walkit.bench.write import (
     Way,
     _arrow,
@@ -341,11 +342,8 @@ def _of_log(
 def _of_peer(
     folder: str, name: str, make: Callable[[str], Any], callers: int, value: bytes, seconds: float
 ) -> BenchRow:
-    peer = make(folder)
-    try:
+    with closing(make(folder)) as peer:
         return measure_peer(name, peer, callers, value, seconds)
-    finally:
-        peer.close()
 
 
 def _frame_bytes(parent: str, options: LogOptions, record_bytes: int) -> int:
@@ -367,15 +365,7 @@ def _check(
     runs: int,
     outstanding: Sequence[int],
 ) -> None:
-    for name, counts in (
-        ("writers", writers),
-        ("tasks", tasks),
-        ("record_bytes", sizes),
-        ("runs", [runs]),
-        ("outstanding", outstanding),
-    ):
-        for count in counts:
-            check_whole(count, name)
+    check_counts(writers=writers, tasks=tasks, record_bytes=sizes, runs=[runs], outstanding=outstanding)
     if not sizes:
         refuse("record_bytes", sizes, "at least one size")
     check_number(seconds, "seconds", above=True)

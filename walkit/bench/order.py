@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from walkit._internal.arguments import check_bool, check_number, check_whole, refuse
+from walkit._internal.arguments import check_bool, check_number, refuse
 from walkit._internal.report import Cells, TableReport
-from walkit.bench.runner import Case, in_turns, plain_value, stepping, work_folder
+from walkit.bench.runner import Case, check_counts, in_turns, plain_value, stepping, work_folder
 from walkit.config import LogOptions
 from walkit.log.validate import require_fits
 from walkit.log.wal import WriteAheadLog
@@ -187,9 +187,7 @@ def bench_order(
 def _check(writers: Sequence[int], rounds: int, seconds: float, path: str | None) -> None:
     if not writers:
         refuse("writers", writers, "at least one number")
-    for count in writers:
-        check_whole(count, "writers")
-    check_whole(rounds, "rounds")
+    check_counts(writers=writers, rounds=[rounds])
     check_number(seconds, "seconds", above=True)
     require_folder(path)
 

@@ -21,7 +21,7 @@ from walkit._internal.arguments import check_bool, check_whole, refuse
 from walkit.bench.peers import require_peers
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, leveldb, rocksdb, sqlite
 from walkit.bench.recovery_report import RecoveryBenchReport, RecoveryRow
-from walkit.bench.runner import Case, in_turns, stepping, work_folder
+from walkit.bench.runner import Case, check_counts, in_turns, stepping, work_folder
 from walkit.format.layout import SEGMENT_HEADER_BYTES
 from walkit.measure import MachineFacts
 from walkit.objects.entrance import open_log
@@ -249,25 +249,18 @@ def read_plainly(parts: dict[Path, int]) -> float:
     """Read the first bytes of files, MiB by MiB, and drop them; return the milliseconds that it took."""
     began = perf_counter()
     for path, size in parts.items():
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            at = 0
-            while at < size and (data := os.pread(fd, min(READ_BYTES, size - at), at)):
-                at += len(data)
-        finally:
-            os.close(fd)
+        with open(path, "rb", buffering=0) as file:
+            while file.tell() < size and file.read(min(READ_BYTES, size - file.tell())):
+                pass
     return (perf_counter() - began) * 1e3
 
 
 def drop_cached(parts: dict[Path, int]) -> None:
     """Write back and drop the pages of files, so that they are read from the device."""
     for path in parts:
-        fd = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(fd)
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        finally:
-            os.close(fd)
+        with open(path, "rb", buffering=0) as file:
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def _check(
@@ -283,8 +276,7 @@ def _check(
     for option, numbers in counts.items():
         if not numbers:
             refuse(option, numbers, "at least one number")
-        for number in numbers:
-            check_whole(number, option)
+    check_counts(**counts)
     check_whole(record_bytes, "record_bytes", 1, READ_BYTES)
     if not checkpoint_age or any(not 0 < age <= 1 for age in checkpoint_age):
         refuse("checkpoint_age", checkpoint_age, "shares above 0, up to 1 (no checkpoint)")

@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, fields
 from typing import Any, Generic, TypeVar
 
+from walkit._internal.arguments import check_whole
 from walkit._internal.progress import progress_bar
 from walkit._internal.report import rounded
 from walkit.storage.mounts import require_folder
@@ -28,6 +29,13 @@ class Case(Generic[T]):
 
     name: str
     measure: Callable[[str], T]
+
+
+def check_counts(**counts: Sequence[int]) -> None:
+    """Raise OptionsError for a number below 1, under the name of its option."""
+    for option, numbers in counts.items():
+        for number in numbers:
+            check_whole(number, option)
 
 
 @contextmanager

@@ -12,8 +12,8 @@ from itertools import count
 
 import pyspark
 
-from walkit._internal.arguments import check_progress, check_whole, refuse
-from walkit.bench.runner import Case, in_turns, work_folder
+from walkit._internal.arguments import check_progress, refuse
+from walkit.bench.runner import Case, check_counts, in_turns, work_folder
 from walkit.bench.spark_load import KEY_BYTES, WRITTEN_WITH, BenchLogs
 from walkit.bench.spark_queries import GROUPS, READ, REPLAY, Answer, Plan, Timed, plan_queries
 from walkit.bench.spark_report import SparkBenchReport, SparkBenchRow
@@ -48,12 +48,7 @@ def bench_spark(
     Raises OptionsError, and the errors of starting Spark; WalkitError if the compared ways give different answers.
     """
     sizes = (records,) if isinstance(records, int) else tuple(sorted(set(records)))
-    for name, value in (
-        *(("records", size) for size in sizes),
-        ("record_bytes", record_bytes),
-        ("runs", runs),
-    ):
-        check_whole(value, name)
+    check_counts(records=sizes, record_bytes=[record_bytes], runs=[runs])
     if not sizes:
         refuse("records", records, "at least one size")
     groups = _groups(queries)

@@ -112,16 +112,8 @@ class SparkBenchReport(TableReport):
         ]
 
     def _facts(self) -> dict[str, Any]:
-        return {
-            "records": list(self.records),
-            "record_bytes": self.record_bytes,
-            "log_bytes": list(self.log_bytes),
-            "parquet_bytes": list(self.parquet_bytes),
-            "runs": self.runs,
-            "spark": self.spark,
-            "master": self.master,
-            "rows": [row.to_dict() for row in self.rows],
-        }
+        facts = plain_row(self, {}) | {"rows": [row.to_dict() for row in self.rows]}
+        return {name: value for name, value in facts.items() if name != "location"}
 
     def _head(self) -> Cells:
         return ("query", "against", "records", "rows", "s", "s", "against s", "x", "x", "aim", "reached")

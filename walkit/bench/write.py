@@ -28,7 +28,7 @@ from walkit.commit.policy import TakeAll
 from walkit.commit.ticket import Ticket
 from walkit.config import LogOptions
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import LatencyHistogram, ThreadRecorder, raw_baseline
+from walkit.measure import Baseline, LatencyHistogram, ThreadRecorder, raw_baseline
 from walkit.metrics import LogStatistics
 from walkit.objects.entrance import open_log
 from walkit.objects.layout import BULK_HEADER_BYTES
@@ -89,16 +89,20 @@ def _mark(log: WriteAheadLog) -> tuple[int, LogStatistics]:
 
 def _raw(folder: str, block_bytes: int, seconds: float) -> BenchRow:
     baseline = raw_baseline(folder, block_bytes=block_bytes, seconds=max(seconds / 4, RAW_S_MIN))
+    return _raw_row("raw", baseline, "a write", raw_per_s=baseline.writes_per_s)
+
+
+def _raw_row(way: str, baseline: Baseline, latency_of: str, **more: Any) -> BenchRow:
     latencies = baseline.latencies
     return BenchRow(
-        way="raw",
-        callers=1,
+        way=way,
+        callers=baseline.threads,
         records=latencies.count,
         seconds=baseline.duration_s,
         p50_us=latencies.percentile(50) / 1000,
         p99_us=latencies.percentile(99) / 1000,
-        latency_of="a write",
-        raw_per_s=baseline.writes_per_s,
+        latency_of=latency_of,
+        **more,
     )
 
 
@@ -224,18 +228,8 @@ def raw_frames(log: WriteAheadLog, row: BenchRow, seconds: float) -> tuple[Bench
         direct=direct,
     )
     raw_bytes_per_s = baseline.writes_per_s * baseline.block_bytes
-    latencies = baseline.latencies
-    raw = BenchRow(
-        way="raw frames",
-        callers=baseline.threads,
-        records=latencies.count,
-        seconds=baseline.duration_s,
-        p50_us=latencies.percentile(50) / 1000,
-        p99_us=latencies.percentile(99) / 1000,
-        latency_of=f"a write of as many bytes as a frame of the row above, {baseline.mode}",
-        frames=latencies.count,
-        frame_bytes=baseline.block_bytes,
-    )
+    what = f"a write of as many bytes as a frame of the row above, {baseline.mode}"
+    raw = _raw_row("raw frames", baseline, what, frames=baseline.writes, frame_bytes=baseline.block_bytes)
     times = (row.frames or 0) * wanted / row.seconds / raw_bytes_per_s
     return replace(row, times_raw_frames=times), raw
 
