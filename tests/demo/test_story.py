@@ -24,7 +24,7 @@ import walkit
 import walkit.demo.pipeline as story_module
 from tests.notebooks.test_notebooks import cells_of, with_constant
 from walkit.cli import main
-from walkit.demo import CHECKS, DemoResult, Evidence, judge, run, run_demo
+from walkit.demo import CHECKS, DemoResult, Evidence, judge, run
 from walkit.demo.checks import (
     AFTER_RECOVERY,
     COMPACTED,
@@ -396,7 +396,7 @@ def test_the_demo_runs_again_in_its_own_folder_without_a_word(
     shutil.copytree(story.out, out)
     (out / "notes.txt").write_text("mine")
     made = (out / "report.html").stat().st_mtime_ns
-    assert run_demo(out, operations=5_000, writers=4, progress=False) == 0
+    assert run(out, operations=5_000, writers=4, progress=False).ok
     assert capsys.readouterr() == ("", "")
     assert (out / "report.html").stat().st_mtime_ns > made
     assert (out / "notes.txt").read_text() == "mine"

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
+from walkit._internal.report import TableReport
 from walkit.cli.output import bar, echo, json_text, note, progress_shown, publish, saved
 
 OF_THE_COMMAND = {
@@ -13,16 +14,6 @@ OF_THE_COMMAND = {
     *("json", "out", "save_runs"),
 }
 """Arguments that are not of the measurement."""
-
-
-class Measured(Protocol):
-    """The report of a benchmark."""
-
-    def text(self) -> str:
-        """Return it for a person."""
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return it as plain values; `rows`, if it has any, are those of its table."""
 
 
 def bench_write(args: argparse.Namespace) -> int:
@@ -96,13 +87,12 @@ def _step_printer(args: argparse.Namespace) -> Callable[[str], None] | None:
     return (lambda what: echo(f"bench {args.kind}: {what}")) if progress_shown() else None
 
 
-def _publish(report: Measured, args: argparse.Namespace) -> int:
+def _publish(report: TableReport, args: argparse.Namespace) -> int:
     """Print a report or save it, by `--json` and `--out`. With `--out FILE.parquet` it is printed, too."""
-    out = args.out
-    if out is not None and out.endswith(".parquet"):
-        _save_rows(report.to_dict(), out)
-        out = None
-    publish(f"bench.{args.kind}", lambda: [report.text()], report.to_dict, as_json=args.json, out=out)
+    if args.out is not None and args.out.endswith(".parquet"):
+        _save_rows(report.to_dict(), args.out)
+        args.out = None
+    publish(f"bench.{args.kind}", args, lambda: [report.text()], report.to_dict)
     return 0
 
 

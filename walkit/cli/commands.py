@@ -43,7 +43,7 @@ def claims(args: argparse.Namespace) -> int:
         facts = [{name: value for name, value in fact.items() if name != "mark"} for fact in known]
         return {"log": storage.location, "dropped": dropped, "claims": facts}
 
-    publish("claims", lines, plain, as_json=args.json, out=args.out)
+    publish("claims", args, lines, plain)
     return 1 if dropped is False or any(fact.fault is not None for fact in found) else 0
 
 
@@ -58,7 +58,7 @@ def copy(args: argparse.Namespace) -> int:
 
     with bar(f"copy {args.log}") as progress:
         report = copy_log(args.log, args.target, progress, payloads=args.payloads_to or args.payloads)
-    publish("copy", report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("copy", args, report.lines, report.to_dict)
     return 0
 
 
@@ -83,13 +83,13 @@ def remove(args: argparse.Namespace) -> int:
 def demo(args: argparse.Namespace) -> int:
     """Run the main job; 0 only if every check held and compared something."""
     try:
-        from walkit.demo import run_demo
+        from walkit.demo import run
     except MissingExtraError as error:  # of the rooms that the demo needs: its extra brings all of them
         raise MissingExtraError("demo", error.package) from error
 
     given = {"operations": args.operations, "writers": args.writers}
     options = {name: value for name, value in given.items() if value is not None}
-    return run_demo(None if args.out is None else Path(args.out), **options)
+    return 0 if run(None if args.out is None else Path(args.out), **options).ok else 1
 
 
 def dashboard(args: argparse.Namespace) -> int:
@@ -114,7 +114,7 @@ def doctor(args: argparse.Namespace) -> int:
 
     progress = (lambda what: echo(f"doctor: {what}")) if progress_shown() else None
     report = look(args.path, spark=args.spark, progress=progress)
-    publish("doctor", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish("doctor", args, lambda: report.text().splitlines(), report.to_dict)
     return 0 if report.ok else 1
 
 
@@ -136,7 +136,5 @@ def simulate_world(args: argparse.Namespace) -> int:
         chaos_ms=args.chaos_ms or CHAOS_MS,
         on_progress=progress,
     )
-    publish(
-        "simulate.world", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out
-    )
+    publish("simulate.world", args, lambda: report.text().splitlines(), report.to_dict)
     return 1 if report.failed else 0

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import csv
-import io
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from typing import Any, BinaryIO, NamedTuple
@@ -13,7 +12,7 @@ import pyarrow as pa
 
 from walkit._internal.arguments import refuse
 from walkit._internal.text import aligned, counted
-from walkit.cli.dump import as_text
+from walkit.cli.dump import as_text, as_utf8, plain_bytes
 from walkit.cli.output import bar, echo, note, publish, saved
 from walkit.cli.values import PlaceAt
 from walkit.errors import CorruptionError
@@ -64,6 +63,7 @@ def compare(args: argparse.Namespace) -> int:
         with saved(args.out) as sink:
             form(sink, found)
         note(f"{counted(counts.total, 'row')} saved as {args.out}")
+        args.out = None
 
     def lines() -> Iterator[str]:
         yield from (f"left   {left}", f"right  {right}", counts.text())
@@ -74,7 +74,7 @@ def compare(args: argparse.Namespace) -> int:
         sides = {"left": left.plain(), "right": right.plain()}
         return sides | counts.to_dict() | {"rows": [_plain_row(row) for row in found.to_pylist()]}
 
-    publish("diff", lines, plain, as_json=args.json, out=args.out if form is None else None)
+    publish("diff", args, lines, plain)
     return 0 if counts.equal else DIFFERENT
 
 
@@ -94,18 +94,13 @@ def _form_of(out: str | None) -> Callable[[BinaryIO, pa.Table], None] | None:
 
 
 def _write_csv(sink: BinaryIO, found: pa.Table) -> None:
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(as_utf8(sink), lineterminator="\n")
     writer.writerow(CSV_COLUMNS)
     for batch in found.to_batches(max_chunksize=4096):
         for row in batch.to_pylist():
             key, left, right = (_two_cells(row[name]) for name in ("key", "left_value", "right_value"))
             lsns = ("" if lsn is None else lsn for lsn in (row["left_lsn"], row["right_lsn"]))
             writer.writerow((*key, row["change"], *left, *right, *lsns))
-        sink.write(buffer.getvalue().encode())
-        buffer.seek(0)
-        buffer.truncate()
-    sink.write(buffer.getvalue().encode())
 
 
 def _two_cells(data: bytes | None) -> tuple[str, str]:
@@ -124,11 +119,7 @@ FORMS: dict[str, Callable[[BinaryIO, pa.Table], None]] = {".csv": _write_csv, ".
 def _plain_row(row: dict[str, Any]) -> dict[str, Any]:
     plain: dict[str, Any] = {}
     for name, value in row.items():
-        if isinstance(value, bytes):
-            text, encoding = as_text(value)
-            plain[name if encoding == "text" else f"{name}_base64"] = text
-        else:
-            plain[name] = value
+        plain |= plain_bytes(name, value) if isinstance(value, bytes) else {name: value}
     return plain
 
 
@@ -174,18 +165,12 @@ def _compare_in_report(args: argparse.Namespace) -> int:
         refuse("out", args.out, f"{text}; walkit.spark.diff(left, right) gives all rows to a program")
     given = {"decoder": args.decoder, "ignore": args.ignore or [], "tolerance": args.tolerance}
     report = (_by_spark if args.spark else _in_process)(args, given)
-    as_page = args.out is not None and args.out.endswith(PAGES)
-    if as_page:
+    if args.out is not None and args.out.endswith(PAGES):
         with saved(args.out) as sink:
             sink.write(report.to_html().encode())
         note(f"saved as {args.out}")
-    publish(
-        "diff.report",
-        lambda: [report.text()],
-        report.to_dict,
-        as_json=args.json,
-        out=None if as_page else args.out,
-    )
+        args.out = None
+    publish("diff.report", args, lambda: [report.text()], report.to_dict)
     return 0 if report.equal else DIFFERENT
 
 

@@ -33,10 +33,9 @@ def crashtest(args: argparse.Namespace) -> int:
     shown = report.explorations[0] if is_single else report
     publish(
         "crashtest",
+        args,
         lambda: [*shown.text().splitlines(), *_coverage(report, args.coverage)],
         report.to_dict,
-        as_json=args.json,
-        out=args.out,
     )
     if args.save_violation is not None:
         _save(report, args.save_violation)
@@ -141,8 +140,7 @@ def _list(args: argparse.Namespace) -> None:
         lines += [*([""] if lines else []), table.title, *table.text().splitlines()]
     publish(
         "crashtest.list",
+        args,
         lambda: lines,
         lambda: {name: table.to_dict() for name, table in tables.items()},
-        as_json=args.json,
-        out=args.out,
     )

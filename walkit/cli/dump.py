@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 import base64
+import codecs
 import contextlib
 import csv
-import io
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -36,6 +36,7 @@ _Row: TypeAlias = tuple[int, str, bytes | None, bytes | None, str | int | None]
 CSV_COLUMNS = ("lsn", "kind", "key", "key_encoding", "value", "value_encoding", "timestamp")
 
 _KIND_NAMES = {kind.value: str(kind) for kind in Kind}
+as_utf8 = codecs.getwriter("utf-8")
 _to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
@@ -51,6 +52,8 @@ def dump(args: argparse.Namespace) -> int:
         raise UsageError(f"--json and --format {form} contradict each other")
     if form == "parquet" and args.out is None:
         raise UsageError("--format parquet needs --out FILE")
+    if args.first_lsn is not None and args.last_lsn is not None and args.first_lsn > args.last_lsn:
+        raise UsageError(f"--from {args.first_lsn} is above --to {args.last_lsn}")
     damage: Counter[str] = Counter()
     with contextlib.ExitStack() as stack:
         if args.damaged:
@@ -82,8 +85,6 @@ def _note(damage: Counter[str], one: DamageSeen) -> None:
 
 def _with_damage(args: argparse.Namespace, seen: Seen) -> tuple[Iterator[pa.RecordBatch], int]:
     """Return the records of a damaged log as batches with a column `verified`, and about how many there are."""
-    if args.first_lsn is not None and args.last_lsn is not None and args.first_lsn > args.last_lsn:
-        raise UsageError(f"--from {args.first_lsn} is above --to {args.last_lsn}")
     view = view_with_damage(storage_at(args.log), seen)
     first = max(args.first_lsn or 1, view.manifest.low_watermark + 1)
     ends = [span.last_lsn for span in view.spans if span.last_lsn is not None]
@@ -114,8 +115,6 @@ def _stdout() -> Iterator[BinaryIO]:
 
 def _bounds(view: View, newest: int, first: int | None, last: int | None) -> tuple[int, int]:
     oldest = view.first_lsn
-    if first is not None and last is not None and first > last:
-        raise UsageError(f"--from {first} is above --to {last}")
     for name, lsn in (("--from", first), ("--to", last)):
         if lsn is not None and not oldest <= lsn <= newest:
             there = lsn_range(oldest, newest)
@@ -156,6 +155,12 @@ def as_text(data: bytes) -> tuple[str, str]:
         return base64.b64encode(data).decode(), "base64"
 
 
+def plain_bytes(name: str, data: bytes | None) -> dict[str, str | None]:
+    """Return bytes for JSON, under a name that says whether they are base64."""
+    text, encoding = (None, "text") if data is None else as_text(data)
+    return {name if encoding == "text" else f"{name}_base64": text}
+
+
 def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool = False) -> int:
     count = 0
     for batch in batches:
@@ -164,13 +169,7 @@ def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool 
             plain: dict[str, Any] = {"lsn": lsn, "kind": kind}
             if verified is not None:
                 plain[VERIFIED] = verified
-            for name, data in (("key", key), ("value", value)):
-                if data is None:
-                    plain[name] = None
-                else:
-                    text, encoding = as_text(data)
-                    plain[name if encoding == "text" else f"{name}_base64"] = text
-            plain["timestamp"] = stamp
+            plain |= plain_bytes("key", key) | plain_bytes("value", value) | {"timestamp": stamp}
             lines.append(_to_json(plain))
         sink.write(("\n".join(lines) + "\n").encode())
         count += batch.num_rows
@@ -179,19 +178,14 @@ def _write_json(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool 
 
 def _write_csv(sink: BinaryIO, batches: Iterator[pa.RecordBatch], marked: bool = False) -> int:
     count = 0
-    buffer = io.StringIO()
-    writer = csv.writer(buffer, lineterminator="\n")
+    writer = csv.writer(as_utf8(sink), lineterminator="\n")
     writer.writerow((*CSV_COLUMNS, *([VERIFIED] if marked else [])))
     for batch in batches:
         for (lsn, kind, key, value, stamp), verified in _marked(batch, marked):
             cells = [("", "") if data is None else as_text(data) for data in (key, value)]
             row = (lsn, kind, *cells[0], *cells[1], "" if stamp is None else stamp)
             writer.writerow(row if verified is None else (*row, str(verified).lower()))
-        sink.write(buffer.getvalue().encode())
-        buffer.seek(0)
-        buffer.truncate()
         count += batch.num_rows
-    sink.write(buffer.getvalue().encode())
     return count
 
 

@@ -60,7 +60,7 @@ def inspect(args: argparse.Namespace) -> int:
         found = {"links": [_plain_link(link) for link in _links(args)]} if args.links else {}
         return report.to_dict() | frames | found
 
-    publish("inspect", lines, plain, as_json=args.json, out=args.out)
+    publish("inspect", args, lines, plain)
     return 1 if report.problems else 0
 
 
@@ -77,7 +77,7 @@ def verify(args: argparse.Namespace) -> int:
     def lines() -> list[str]:
         return [f"verify of {report.location} ({report.state})", *_ranges(report), *_summary_lines(report)]
 
-    publish("verify", lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("verify", args, lines, report.to_dict)
     is_damaged = any(not isinstance(problem.error, PayloadUnreachableError) for problem in report.problems)
     return 0 if report.ok else 1 if is_damaged else 3
 
@@ -125,7 +125,7 @@ def repair(args: argparse.Namespace) -> int:
             raise
         echo(f"walkit repair: {error}. {WAYS_ON}")
         return 1
-    publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("repair", args, report.lines, report.to_dict)
     return 1 if report.ok is False else 0
 
 
@@ -133,7 +133,7 @@ def salvage(args: argparse.Namespace) -> int:
     """Salvage a log on object storage. Returns 1 if something that was promised had to be given up."""
     with bar(f"salvage {args.url}") as progress:
         report = salvage_log(args.url, args.target, progress)
-    publish("repair", report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("repair", args, report.lines, report.to_dict)
     return 1 if report.ok is False else 0
 
 

@@ -43,7 +43,7 @@ def status(args: argparse.Namespace) -> int:
     with quiet_grpc():
         from walkit.replication import primary_status
     found = primary_status(args.address, **_access(args))
-    publish("status", found.lines, found.to_dict, as_json=args.json, out=args.out)
+    publish("status", args, found.lines, found.to_dict)
     return 0 if found.state == "serving" else 1
 
 
@@ -132,7 +132,7 @@ def heal(args: argparse.Namespace) -> int:
         from walkit.replication.healing.heal import heal as heal_log
     with bar(f"heal {args.log}") as progress:
         report = heal_log(args.log, args.source, dry_run=args.dry_run, progress=progress, **_access(args))
-    publish("heal", lambda: report.text().splitlines(), report.to_dict, as_json=args.json, out=args.out)
+    publish("heal", args, lambda: report.text().splitlines(), report.to_dict)
     return 1 if report.ok is False else 0
 
 
@@ -176,7 +176,7 @@ def promote(args: argparse.Namespace) -> int:
             others.pass_on(name, attributes)
 
     report = promote_replica(args.log, on_event)
-    publish("promote", report.lines, report.to_dict, as_json=args.json, out=args.out)
+    publish("promote", args, report.lines, report.to_dict)
     return 0
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import logging
@@ -187,25 +188,22 @@ def _portable(value: Any, name: object = None) -> Any:
 
 def publish(
     schema: str,
+    args: argparse.Namespace,
     lines: Callable[[], Iterable[str]],
     plain: Callable[[], dict[str, Any]],
-    *,
-    as_json: bool,
-    out: str | None,
 ) -> None:
     """Print a report or save it: `--json` prints JSON, `--out` saves; both do both. Each form is made when needed.
 
     `schema` names what the JSON holds, as docs/output-for-programs.md lists it.
     """
-    said = (
-        [json_text({"schema": f"walkit.{schema}/{SCHEMA_VERSION}", **plain()})] if as_json else list(lines())
-    )
-    if out is not None:
-        with saved(out) as sink:
+    name = f"walkit.{schema}/{SCHEMA_VERSION}"
+    said = [json_text({"schema": name, **plain()})] if args.json else list(lines())
+    if args.out is not None:
+        with saved(args.out) as sink:
             _write_lines(sink, said)
-        note(f"saved as {out}")
-    if out is None or as_json:
-        print_lines(said if as_json else for_a_terminal(said))
+        note(f"saved as {args.out}")
+    if args.out is None or args.json:
+        print_lines(said if args.json else for_a_terminal(said))
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from walkit.demo.checks import CHECKS, Check, Evidence, judge
-from walkit.demo.pipeline import run, run_demo
+from walkit.demo.pipeline import run
 from walkit.demo.result import DemoResult
 
-__all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run", "run_demo"]
+__all__ = ["CHECKS", "Check", "DemoResult", "Evidence", "judge", "run"]

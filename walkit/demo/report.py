@@ -15,6 +15,7 @@ from typing import Any
 from walkit import plots
 from walkit.demo.result import DemoResult, checks_html, html_table, place_html, verdict_html
 from walkit.measure import MachineFacts
+from walkit.plots.display import CONFIG
 from walkit.recovery.report import RecoveryReport
 from walkit.workload.expected_state import Changes, change_counts
 
@@ -56,7 +57,6 @@ VALUE_SHOWN = 60
 """Characters of a value that are shown."""
 
 NOT_DONE = "<p class='wrong'>Not done.</p>"
-FIGURE_CONFIG = {"responsive": True, "displaylogo": False, "plotlyServerURL": "", "showSendToCloud": False}
 
 
 def write_report(result: DemoResult) -> Path:
@@ -71,6 +71,8 @@ def report_html(result: DemoResult) -> str:
 
     Parts that the result lacks are left out, and count as not held.
     """
+    sections = (_driven, _killed, _followed, _compacted, _replayed, _steps)
+    parts = dict(zip(HEADINGS, sections, strict=True))
     body = [
         "<h1>walkit demo</h1>",
         _made(result),
@@ -79,18 +81,7 @@ def report_html(result: DemoResult) -> str:
         place_html(result),
         _tiles(result),
         checks_html(result),
-        _heading("driven"),
-        _driven(result),
-        _heading("killed"),
-        _killed(result),
-        _heading("followed"),
-        _followed(result),
-        _heading("compacted"),
-        _compacted(result),
-        _heading("replayed"),
-        _replayed(result),
-        _heading("steps"),
-        _steps(result),
+        *(f"<h2 id='{name}'>{HEADINGS[name]}</h2>{part(result)}" for name, part in parts.items()),
         _details("The machine", None if result.drive is None else result.drive.machine),
     ]
     script = f"<script>{plots.plotly_script()}</script>"
@@ -99,10 +90,6 @@ def report_html(result: DemoResult) -> str:
         f"<!doctype html><html lang='en'><head><meta charset='utf-8'>{viewport}<title>walkit demo</title>"
         f"<style>{STYLE}</style>{script}</head><body>{''.join(body)}</body></html>\n"
     )
-
-
-def _heading(name: str) -> str:
-    return f"<h2 id='{name}'>{HEADINGS[name]}</h2>"
 
 
 def _contents() -> str:
@@ -260,7 +247,7 @@ def _compacted(result: DemoResult) -> str:
 def _openings(before: RecoveryReport, after: RecoveryReport) -> str:
     """Return the timelines of two openings side by side, on axes of one length."""
     figures = []
-    config = {**FIGURE_CONFIG, "displayModeBar": False}  # it would cover the title of so small a figure
+    config = {**CONFIG, "displayModeBar": False}  # it would cover the title of so small a figure
     for when, report in (("before", before), ("after", after)):
         drawing = plots.recovery_timeline(
             report,
@@ -343,7 +330,7 @@ def _steps(result: DemoResult) -> str:
     return f"<table><tr><th>step</th><th class='number'>seconds</th></tr>{lines}</table>"
 
 
-def _figures(*figures: Any, config: Mapping[str, Any] = FIGURE_CONFIG) -> str:
+def _figures(*figures: Any, config: Mapping[str, Any] = CONFIG) -> str:
     return "".join(plots.figure_html(figure, config=config, cdn=False) for figure in figures)
 
 
