@@ -15,7 +15,7 @@ from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.downsampled import FINE_EDGES_NS
 from walkit.plots import LATENCY_EDGES_S, Band
 from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
-from walkit.views.load_controls import DEFAULTS, PRESETS, LoadControls
+from walkit.views.load_controls import PRESETS, LoadControls
 from walkit.views.page import make_shell
 from walkit.views.page_live import Card, CardRow, LivePage, LoadView, cards_html, spark_words
 from walkit.views.session import Session
@@ -62,7 +62,7 @@ def test_a_preset_sets_every_control(shell: Shell, preset: str, expected: list[d
         page.controls.drawers[name].value = True
         assert len(drawers.objects) == count
         page.controls.drawers[name].value = False
-    assert set(PRESETS[preset]) <= set(DEFAULTS)
+    assert set(PRESETS[preset]) <= set(LoadControls().named)
 
 
 def test_both_volumes_have_one_seed(shell: Shell) -> None:
@@ -93,7 +93,7 @@ def test_a_url_sets_the_controls_and_what_means_nothing_is_ignored() -> None:
     assert {name: controls.state()[name] for name in chosen} == chosen
     before = controls.state()
     for wrong in ("", "9" * 30, "-1", "nonsense", "٣", "maybe"):
-        controls.restore(dict.fromkeys(DEFAULTS, wrong))
+        controls.restore(dict.fromkeys(controls.named, wrong))
     assert controls.state() == before
 
 

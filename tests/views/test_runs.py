@@ -27,7 +27,7 @@ ROUNDS = 2
 def settled(page: RunsPage) -> None:
     """Wait until all reads, measurements and comparisons have ended."""
     page.refresh()
-    until(page, lambda: page._job is None and not page.looking.busy)
+    until(page, lambda: not page.measuring.busy and not page.looking.busy)
 
 
 @pytest.fixture
@@ -149,9 +149,7 @@ def test_runs_of_this_page_are_repeated_in_turn(
     assert "n = 1" not in page.face.ratios.object
     points = page.face.points.object.data[-1]
     assert list(points.x) == [each.value for each in page.face.found.ratios.values()]
-    html, archive, svg = (
-        made().getvalue() for made in (page.face._as_html, page.face._as_zip, page.face._as_svg)
-    )
+    html, archive, svg = (made().getvalue() for file in page.face.files if (made := file.callback))
     assert b"least to most" in html
     assert html.count(b"plotly-graph-div") == 2
     assert svg.startswith(b"<svg")

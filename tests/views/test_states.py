@@ -67,7 +67,7 @@ def states(shell: Shell, query: str = "") -> StatesPage:
 def compare(page: StatesPage) -> None:
     """Press Compare, and wait until the rows are shown or a problem is."""
     page.compare.clicks += 1
-    until(page, lambda: page._comparing is None and not page.looking.busy)
+    until(page, lambda: not page.comparing.busy and not page.looking.busy)
 
 
 def expected() -> tuple[int, int, int]:

@@ -77,7 +77,7 @@ def _report(number: int, refusal: Refusal | None = None) -> FaultReport:
 
 SEAT = SimpleNamespace(name="replica 1", link=None, child=None, ended="", close=lambda: None)
 SPOILED: list[tuple[Callable[[], Any], Callable[[Any], object]]] = [
-    (_history, inside("_counts", deque.pop)),
+    (_history, inside("_details", deque.pop)),
     (_history, inside("_points", deque.reverse)),
     (_history, changed("points_seen", 1)),
     (_lives, inside("_past", lambda past: past.append(("streaming", 1.0, None, "")))),

@@ -43,7 +43,7 @@ class Looking:
     def words(self) -> str:
         """The read under way, as a sentence; "" without one."""
         job = self._job
-        return "" if job is None or job.ended else f"{str(job)[:1].upper()}{str(job)[1:]}."
+        return "" if job is None or job.ended else f"{sentence(job)}."
 
     def request(self, title: str, read: Callable[[Job], Apply]) -> None:
         """Read as soon as the worker is free; `read(job)` returns a function that shows it."""
@@ -188,11 +188,11 @@ class Jobs:
         try:
             work(job)
         except JobCancelledError:
-            problem = f"{_sentence(job.title)} was cancelled."
+            problem = f"{sentence(job.title)} was cancelled."
         except (WalkitError, OSError) as error:
-            problem = f"{_sentence(job.title)} failed: {str(error).rstrip('.')}."
+            problem = f"{sentence(job.title)} failed: {str(error).rstrip('.')}."
         except Exception as error:  # shown on the page with its type: a job has no other caller
-            problem = f"{_sentence(job.title)} failed in a way that walkit did not foresee: {error!r}."
+            problem = f"{sentence(job.title)} failed in a way that walkit did not foresee: {error!r}."
             logger.exception("%s failed in a way that walkit did not foresee", job.title)
         finally:
             with self._lock:
@@ -200,10 +200,6 @@ class Jobs:
                 self.finished += 1
                 job.problem, job.ended = problem, True
                 self._check_locked()
-
-    def refuse(self, problem: str) -> None:
-        """Say why something was not even tried."""
-        self.problem = problem
 
     def cancel(self) -> None:
         """Request the job under way to end at its next step; without one nothing happens."""
@@ -217,5 +213,6 @@ class Jobs:
         self._worker.shutdown(wait=True, cancel_futures=True)
 
 
-def _sentence(title: str) -> str:
-    return title[:1].upper() + title[1:]
+def sentence(text: object) -> str:
+    """Return a text with a capital at its beginning."""
+    return str(text)[:1].upper() + str(text)[1:]

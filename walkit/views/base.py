@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from walkit._internal.html import Markup, tag
 from walkit.errors import MissingExtraError
 from walkit.plots.style import CLEAR, colour
-from walkit.views.background_jobs import Job
+from walkit.views.background_jobs import Job, sentence
 
 try:
     # Plotly takes a pandas that another thread has half loaded for a whole one: a thread that draws would fail.
@@ -106,9 +106,6 @@ select:not([multiple]).bk-input, select:not([size]).bk-input {
 """,
     ]
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]
-
 
 class IntInput(pn.widgets.IntInput):
     """An IntInput whose arrows have the colour of its text."""
@@ -121,9 +118,6 @@ class IntInput(pn.widgets.IntInput):
 .bk-spin-wrapper > .bk-spin-btn.bk-spin-btn-down::before { border-top-color: var(--ink, currentColor) !important; }
 """,
     ]
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]
 
 
 class Button(pn.widgets.Button):
@@ -139,23 +133,25 @@ class Button(pn.widgets.Button):
 """,
     ]
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)  # type: ignore[no-untyped-call]
-
 
 class TextInput(pn.widgets.TextInput):
     """A TextInput of which one sees that it has the focus."""
 
     _stylesheets = [*pn.widgets.TextInput._stylesheets, FOCUS_CSS]
 
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-
 
 class Form(View):
     """A part of a page with widgets whose values are in the URL, by the names in `named`."""
 
     named: Mapping[str, Any]
+
+    def request(self, action: Callable[[], object]) -> None:
+        """Do what a person asks for, and show its effect."""
+        action()
+        self.refresh()
+
+    def refresh(self, shown: bool = True) -> None:
+        """Show new data."""
 
     def state(self) -> dict[str, str]:
         """Return the values as text, by their names."""
@@ -191,6 +187,11 @@ def tool_bar(*parts: pn.viewable.Viewable) -> pn.viewable.Viewable:
     return pn.FlexBox(
         *parts, align_items="end", gap="4px 0", margin=(0, 0, 4, 0), sizing_mode="stretch_width"
     )
+
+
+def column(*parts: pn.viewable.Viewable | View, **options: Any) -> pn.Column:
+    """Return parts one below the other, as wide as the page."""
+    return pn.Column(*parts, sizing_mode="stretch_width", **options)
 
 
 FIGURE_CSS = """
@@ -253,7 +254,7 @@ class ReportView(View):
         self._shown: object = None
         self.text = html_pane(nothing_yet)
         self.figure = figure_pane()
-        self._layout = pn.Column(self.text, self.figure, *more, sizing_mode="stretch_width")
+        self._layout = column(self.text, self.figure, *more)
 
     def _is_new(self, report: object) -> bool:
         """Return whether there is a report, and another one than is shown; from now on this one is."""
@@ -398,10 +399,9 @@ class JobBar(View):
         """Show a job that is under way; None, or one that has ended, hides the bar."""
         under_way = job is not None and not job.ended
         if under_way and job is not None:
-            words = str(job)
             known = {} if not job.total else {"value": min(job.done, job.total), "max": job.total}
             html = tag("progress", "", aria_label=job.title, **known) + tag(
-                "span", f"{words[:1].upper()}{words[1:]}", role="status"
+                "span", sentence(job), role="status"
             )
             self.text.object = html
         self._layout.visible = under_way
@@ -488,7 +488,7 @@ class PagedTable(View):
         self.pager = pn.Row(self.back, self.on, self.words, visible=False)
         self.back.on_click(lambda _: self._turn(-ROWS_MAX))
         self.on.on_click(lambda _: self._turn(ROWS_MAX))
-        self._layout = pn.Column(table, self.pager, sizing_mode="stretch_width", margin=0)
+        self._layout = column(table, self.pager)
 
     def update(self, rows: Sequence[Row]) -> None:
         """Show these rows; a page that is beyond their end gives way to the last one."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:  # gRPC, which is not needed here
 import errno
 import shutil
 from collections.abc import Callable, Sequence
+from contextlib import closing, suppress
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -319,8 +321,7 @@ class RecoveryLab:
     @property
     def has_refused_log(self) -> bool:
         """Whether the log of the last fault could not be opened, and copies of it can be."""
-        newest = self.newest
-        return newest is not None and self._faults.refused_log(newest) is not None
+        return self._faults.refused_log(self.newest) is not None
 
     def do(self, fault: FaultName, load: ContinuousLoad | None = None) -> None:
         """Do a fault and open the log again; `load` is used to start writers if none run."""
@@ -328,11 +329,11 @@ class RecoveryLab:
 
     def salvage(self) -> None:
         """Open a copy of the log that the newest report could not open, with policy "salvage"."""
-        self._jobs.start("salvaging a copy", self._salvage)
+        self._jobs.start("salvaging a copy", partial(self._complete, self._faults.salvage))
 
     def heal(self) -> None:
         """Heal a copy of the log that the newest report could not open, from a peer that has the same frames."""
-        self._jobs.start("healing a copy from a peer", self._heal)
+        self._jobs.start("healing a copy from a peer", partial(self._complete, self._faults.heal))
 
     def measure(self) -> None:
         """Measure recovery over the checkpoint interval and over the segment size; see `sweep_recovery`."""
@@ -368,20 +369,10 @@ class RecoveryLab:
             frame=cut_frame(storage, outcome.recovery),
         )
 
-    def _salvage(self, job: Job) -> None:
-        self._complete(lambda newest: self._faults.salvage(newest, job), "salvage", "policy", "salvage")
-
-    def _heal(self, job: Job) -> None:
-        self._complete(lambda newest: self._faults.heal(newest, job), "heal", "source", "a peer")
-
-    def _complete(
-        self, more: Callable[[FaultReport], FaultReport], what: str, option: str, wanted: str
-    ) -> None:
+    def _complete(self, more: Callable[[FaultReport | None, Job], FaultReport], job: Job) -> None:
         """Replace the newest report by one with more in it. OptionsError without a report."""
-        if not self.reports:
-            refuse(option, wanted, f"no refused log to {what}")
-        *earlier, newest = self.reports
-        self.reports = (*earlier, more(newest))
+        made = more(self.newest, job)
+        self.reports = (*self.reports[:-1], made)
         self._check()
 
     def _check(self) -> None:
@@ -437,10 +428,11 @@ class FaultLab:
         self._number, self._last = self._number + 1, None
         return self._number
 
-    def refused_log(self, report: FaultReport) -> Path | None:
+    def refused_log(self, report: FaultReport | None) -> Path | None:
         """Return the refused log of a report; None if it was not refused, or another fault was started since."""
-        is_newest = report.outcome.refusal is not None and report.number == self._number
-        return self._last if is_newest else None
+        if report is None or report.outcome.refusal is None or report.number != self._number:
+            return None
+        return self._last
 
     def do(self, fault: FaultName, job: Job) -> FaultReport:
         """Do a fault to a log made for it, open the log again and return the outcome.
@@ -457,10 +449,10 @@ class FaultLab:
         check_choice(fault, doing, "fault")
         return doing[fault](self.begin(), job)
 
-    def salvage(self, report: FaultReport, job: Job) -> FaultReport:
+    def salvage(self, report: FaultReport | None, job: Job) -> FaultReport:
         """Open a copy of the refused log with policy "salvage"; return the report with the losses."""
         log = self.refused_log(report)
-        if log is None:
+        if report is None or log is None:
             refuse("policy", "salvage", "no refused log to salvage")
         job.step(1, 2, "copying the files")
         copy = _copied(log, "salvaged")
@@ -468,13 +460,13 @@ class FaultLab:
         outcome = opened(FileStorage(str(copy)), replace(OPTIONS, recovery="salvage"))
         return replace(report, salvage=outcome)
 
-    def heal(self, report: FaultReport, job: Job) -> FaultReport:
+    def heal(self, report: FaultReport | None, job: Job) -> FaultReport:
         """Heal a copy of the refused log from the copy that was made before the damage; return the report with it.
 
         OptionsError without a refused log; MissingExtraError without gRPC; PeerError, StorageError.
         """
         log = self.refused_log(report)
-        if log is None:
+        if report is None or log is None:
             refuse("source", "a peer", "no refused log to heal")
         from walkit.replication import Primary, heal  # gRPC, which a session without it does not need
 
@@ -685,11 +677,8 @@ def cut_frame(storage: Storage, recovery: RecoveryReport | None) -> CutFrame | N
     """Return the beginning of the first cut that was kept in lost+found, or None."""
     for cut in () if recovery is None else recovery.cuts:
         if cut.kept_as is not None:
-            file = storage.open(cut.kept_as, "read")
-            try:
+            with closing(storage.open(cut.kept_as, "read")) as file:
                 data = file.read(0, min(cut.bytes, FRAME_BYTES_SHOWN))
-            finally:
-                file.close()
             return CutFrame(data=data, words=f"The first {len(data):,} of {cut.bytes:,} bytes that were cut")
     return None
 
@@ -712,7 +701,5 @@ def fail_append(log: WriteAheadLog, attempts: int = 1) -> WalkitError:
 
 def close_after_fault(log: WriteAheadLog) -> None:
     """Close a log whose storage has failed: what it raises is known already."""
-    try:
+    with suppress(WalkitError):
         log.close()
-    except WalkitError:
-        return

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -178,21 +179,14 @@ def _start_by_time(outline: Outline, line: SegmentLine, frames: SegmentFrames, w
     low, high = 0, len(positions)
     while low < high:
         middle = (low + high) // 2
-        sealed_us = _sealed_us(frames, int(positions[middle]))
-        if sealed_us is None:
+        noted = _header_at(frames, int(positions[middle]))
+        if noted is None:
             return start  # damaged: every frame is looked at
-        if sealed_us < wanted_us:
+        if noted.sealed_us < wanted_us:
             low = middle + 1
         else:
             high = middle
     return int(positions[low - 1]) if low else start
-
-
-def _sealed_us(frames: SegmentFrames, position: int) -> int | None:
-    segment = frames.header
-    block = frames.file.read(segment.offset_of(position), FRAME_HEADER_BYTES)
-    header, fault = check_header(block, 0, segment.alignment, segment.frame_bytes_max)
-    return None if header is None or fault is not None else header.sealed_us
 
 
 def _created_us(outline: Outline, line: SegmentLine) -> int:
@@ -312,18 +306,14 @@ class SegmentFrames:
 def opened(outline: Outline, line: SegmentLine) -> Iterator[SegmentFrames]:
     """Open a segment of an outline. WalkitError if it is gone or its header is damaged."""
     if outline.objects is not None:
-        epoch = EpochFile(outline.objects, line)
-        with closing(epoch):
+        with closing(EpochFile(outline.objects, line)) as epoch:
             yield SegmentFrames(epoch, epoch.header(), outline, line)
         return
-    file = open_segment(outline.storage, line.record)
-    try:
+    with closing(open_segment(outline.storage, line.record)) as file:
         header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), line.record.name)
         if header is None:
             refuse("segment", line.number, "it is made ahead and holds no frames yet")
         yield SegmentFrames(file, header, outline, line)
-    finally:
-        file.close()
 
 
 def page_from(outline: Outline, line: SegmentLine, position: int, job: Job) -> FramePage:
@@ -346,9 +336,7 @@ def page_before(outline: Outline, line: SegmentLine, position: int, job: Job) ->
         while True:
             begin = starts[-min(back, len(starts))]
             last: deque[Item] = deque(maxlen=PAGE_FRAMES)
-            for number, (item, _) in enumerate(frames.walk(begin)):
-                if not number % CHECK_FRAMES:
-                    job.check()
+            for item in _items(frames, begin, job):
                 if item.position >= position:
                     break
                 last.append(item)
@@ -366,11 +354,8 @@ def frame_around(outline: Outline, position: int, job: Job) -> FrameView:
         exact = _header_at(frames, start)
         if exact is not None:
             return _view(frames, line, exact, outline.place)
-        for number, (item, _) in enumerate(frames.walk(frames.starts(position)[-1])):
-            if not number % CHECK_FRAMES:
-                job.check()
-            end = item.end_position
-            if end > position:
+        for item in _items(frames, frames.starts(position)[-1], job):
+            if item.end_position > position:
                 return _view(frames, line, item, outline.place)
     text = f"it is after the last frame of segment {line.number}: space made ahead"
     refuse("position", position, text)
@@ -392,21 +377,20 @@ def _header_at(frames: SegmentFrames, position: int) -> FrameHeader | None:
 
 
 def _view(frames: SegmentFrames, line: SegmentLine, item: Item, place: LogPath | None) -> FrameView:
-    offset = frames.header.offset_of(item.position)
+    offset, view = (
+        frames.header.offset_of(item.position),
+        partial(FrameView, line=line, position=item.position),
+    )
     if isinstance(item, Damage):
         data = frames.file.read(offset, min(item.end_position - item.position, DAMAGE_READ_BYTES))
         words = (
             f"No frame that belongs here: {item.fault.value}. {item.end_position - item.position:,} bytes."
         )
-        return FrameView(
-            line=line, position=item.position, data=data, header=None, verdict=words, intact=False
-        )
+        return view(data=data, header=None, verdict=words, intact=False)
     if item.footprint > FRAME_READ_MAX:
         data = frames.file.read(offset, FRAME_HEADER_BYTES)
         words = f"Not read: the body, as {item.footprint:,} bytes are too many for a page. The header is in order."
-        return FrameView(
-            line=line, position=item.position, data=data, header=item, verdict=words, intact=None
-        )
+        return view(data=data, header=item, verdict=words, intact=None)
     data = frames.file.read(offset, item.footprint)
     fault = check_body(item, memoryview(data))
     records: tuple[Record, ...] = ()
@@ -421,9 +405,7 @@ def _view(frames: SegmentFrames, line: SegmentLine, item: Item, place: LogPath |
             records = tuple(_first_records(item, data))
         except WalkitError as error:
             verdict, undecoded = f"The checksums are right, and the body cannot be decoded: {error}.", True
-    return FrameView(
-        line=line,
-        position=item.position,
+    return view(
         data=data,
         header=item,
         verdict=verdict,

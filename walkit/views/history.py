@@ -158,8 +158,7 @@ class History:
 
     def __init__(self, points_max: int = POINTS_MAX, events_max: int = EVENTS_MAX) -> None:
         self._points: deque[Point] = deque(maxlen=points_max)
-        self._counts: deque[Int64Array] = deque(maxlen=points_max)
-        self._frames: deque[FrameSample | None] = deque(maxlen=points_max)
+        self._details: deque[Detail] = deque(maxlen=points_max)
         self._events: deque[RunEvent] = deque(maxlen=events_max)
         self._bands: deque[Band] = deque(maxlen=BANDS_MAX)
         self._overview = Overview(points_max)
@@ -184,10 +183,8 @@ class History:
             if self._points and point.time_s < self._points[-1].time_s:
                 raise ValueError(f"a point at {point.time_s} s after one at {self._points[-1].time_s} s")
             self._points.append(point)
-            counts, frames = (NOTHING, None) if detail is None else detail
-            self._counts.append(counts)
-            self._frames.append(frames)
-            self._overview.add(point, counts, frames)
+            self._details.append(detail or Detail(NOTHING, None))
+            self._overview.add(point, *self._details[-1])
             self.points_seen += 1
         self._events.extend(events)
         self._bands.extend(bands)
@@ -195,7 +192,7 @@ class History:
 
     def _check(self) -> None:
         """Assert that all parts belong to the same points; between two calls of `add`."""
-        assert len(self._points) == len(self._counts) == len(self._frames) <= self.points_seen
+        assert len(self._points) == len(self._details) <= self.points_seen
         newest = list(islice(reversed(self._points), 2))
         assert len(newest) < 2 or newest[1].time_s <= newest[0].time_s, "points are not in the order of time"
         assert bool(self._points) == bool(self.points_seen), "points were seen, and none is remembered"
@@ -242,9 +239,10 @@ class History:
         """
         count = min(newest, len(self._points))
         first = len(self._points) - count
-        frames = [sample for sample in islice(self._frames, first, None) if sample is not None]
+        details = list(islice(self._details, first, None))
+        frames = [each.frames for each in details if each.frames is not None]
         chosen = slowest_of(frames) if slowest else frames[-1] if frames else None
-        return self._load_series(label, self.series(count), list(islice(self._counts, first, None)), chosen)
+        return self._load_series(label, self.series(count), [each.counts for each in details], chosen)
 
     def whole_series(self, label: str, *, slowest: bool = False) -> LoadSeries:
         """Return the same of all the time there was: the longer it is, the more intervals are one point.
@@ -252,7 +250,7 @@ class History:
         Percentiles of such a point are those of all its records, to 4 %; rates are means, and a gap ends a curve.
         """
         rows = self._overview.rows()
-        newest = next((sample for sample in reversed(self._frames) if sample is not None), None)
+        newest = next((each.frames for each in reversed(self._details) if each.frames is not None), None)
         return self._load_series(
             label,
             self._columns([row.point for row in rows], all_of_it=True),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from walkit.views.base import (
     Select,
     TextInput,
     View,
+    column,
     example_html,
     figure_pane,
     pn,
@@ -63,12 +64,8 @@ def logs_below(root: Path) -> list[LogPath]:
 
     Hidden folders are passed over.
     """
-    return list(_logs_below(root))
-
-
-def _logs_below(root: Path) -> Iterator[LogPath]:
-    waiting, seen, found = [(root, 0)], 0, 0
-    while waiting and seen < FOLDERS_MAX and found < LOGS_MAX:
+    waiting, seen, found = [(root, 0)], 0, list[LogPath]()
+    while waiting and seen < FOLDERS_MAX and len(found) < LOGS_MAX:
         folder, depth = waiting.pop(0)
         seen += 1
         try:
@@ -80,10 +77,10 @@ def _logs_below(root: Path) -> Iterator[LogPath]:
         except OSError:
             continue
         if is_log:
-            found += 1
-            yield f"{FILES}{folder}" if in_objects else folder
+            found.append(f"{FILES}{folder}" if in_objects else folder)
         elif depth < DEPTH_MAX:
             waiting += [(folder / name, depth + 1) for name in below]
+    return found
 
 
 def numbers_of(outline: Outline) -> list[tuple[str, str, str]]:
@@ -131,12 +128,8 @@ def map_html(outline: Outline) -> Markup:
     return join([tag("p", f"{said}: blue is sealed, yellow is in use."), bar(parts, label=said)])
 
 
-def segment_rows(outline: Outline, chosen: int | None) -> list[Row]:
-    """Return a row for each segment."""
-    return [_segment_row(line, line.number == chosen) for line in outline.segments]
-
-
-def _segment_row(line: SegmentLine, on: bool) -> Row:
+def segment_row(line: SegmentLine, on: bool) -> Row:
+    """Return the row of a segment."""
     used = line.state in ("sealed", "open")
     lsns = bounds(line.first_lsn, line.last_lsn) if line.first_lsn and line.last_lsn else ""
     if line.first_lsn and not line.last_lsn:
@@ -434,7 +427,7 @@ class FrameFace(View):
         self.text = html_pane(CHOOSE_A_FRAME)
         self.figure = figure_pane()
         self.fields = html_pane()
-        self._layout = pn.Column(self.text, self.figure, self.fields, sizing_mode="stretch_width", margin=0)
+        self._layout = column(self.text, self.figure, self.fields)
 
     def update(self, view: FrameView | None) -> None:
         """Show a frame, unless it is the one that is shown; None clears the face."""

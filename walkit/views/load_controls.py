@@ -22,7 +22,6 @@ ORDERS = {"append order": "append", "completion order": "completion"}
 POLICIES = ["take-all", "one-record", "adaptive", "capped:4", "linger:1000"]
 Where = Literal["disk", "model", "both"]
 WHERE = {"this disk": "disk", "a modelled volume": "model", "both, from one seed": "both"}
-DEVICE_DEFAULT = "gp3"
 
 PRESETS: Mapping[str, Mapping[str, Any]] = {
     "One writer": {"writers": 1},
@@ -32,20 +31,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "Direct I/O": {"direct": True},
 }
 """The settings of each preset; all others are set as on a new page."""
-DEFAULTS: Mapping[str, Any] = {
-    "style": "writer threads",
-    "writers": 8,
-    "bytes": 100,
-    "arrivals": 0,
-    "durability": "sync",
-    "inflight": 1,
-    "order": "append",
-    "policy": "take-all",
-    "direct": False,
-    "where": "disk",
-    "device": DEVICE_DEFAULT,
-    "seed": 7,
-}
 
 
 class LoadControls(Form):
@@ -53,34 +38,33 @@ class LoadControls(Form):
 
     def __init__(self) -> None:
         super().__init__()
-        number: Any = IntInput
-        choice: Any = Select
-        box: Any = pn.widgets.Checkbox
         near: dict[str, Any] = {"margin": (0, 3)}
         self.named = {
-            "style": choice(label="who appends", options=list(STYLES), width=130, **near),
-            "writers": number(label="writers or tasks", start=1, end=WRITERS_MAX, width=100, **near),
-            "bytes": number(label="bytes per record", start=1, end=MIB, width=112, **near),
-            "arrivals": number(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near),
-            "durability": choice(label="durability", options=DURABILITIES, width=82, **near),
-            "inflight": number(label="in flight", start=1, end=IN_FLIGHT_MAX, width=74, **near),
-            "order": choice(label="acknowledged in", options=ORDERS, width=124, **near),
-            "policy": choice(label="frames sealed by", options=POLICIES, width=104, **near),
-            "direct": box(label="direct I/O", width=76, margin=(0, 3, 6, 3)),
-            "where": choice(label="volume", options=WHERE, width=136, **near),
-            "device": choice(label="modelled device", options=list(DISKS), width=108, **near),
-            "seed": number(label="seed", start=0, end=SEED_MAX, width=64, **near),
+            "style": Select(label="who appends", options=list(STYLES), width=130, **near),
+            "writers": IntInput(
+                label="writers or tasks", value=8, start=1, end=WRITERS_MAX, width=100, **near
+            ),
+            "bytes": IntInput(label="bytes per record", value=100, start=1, end=MIB, width=112, **near),
+            "arrivals": IntInput(label="arrivals/s", start=0, end=ARRIVALS_PER_S_MAX, width=88, **near),
+            "durability": Select(label="durability", options=DURABILITIES, width=82, **near),
+            "inflight": IntInput(label="in flight", value=1, start=1, end=IN_FLIGHT_MAX, width=74, **near),
+            "order": Select(label="acknowledged in", options=ORDERS, width=124, **near),
+            "policy": Select(label="frames sealed by", options=POLICIES, width=104, **near),
+            "direct": pn.widgets.Checkbox(label="direct I/O", width=76, margin=(0, 3, 6, 3)),
+            "where": Select(label="volume", options=WHERE, width=136, **near),
+            "device": Select(label="modelled device", options=list(DISKS), value="gp3", width=108, **near),
+            "seed": IntInput(label="seed", value=7, start=0, end=SEED_MAX, width=64, **near),
         }
         """Each control by its name in the URL."""
-        self.choose({})
+        self._usual = {name: widget.value for name, widget in self.named.items()}
         log = {"durability", "inflight", "order", "policy", "direct"}
         self._inside = {
             "Load": [widget for name, widget in self.named.items() if name not in log],
             "Log": [widget for name, widget in self.named.items() if name in log],
         }
-        toggle: Any = pn.widgets.Toggle
         self.drawers = {
-            name: toggle(label=name, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near) for name in self._inside
+            name: pn.widgets.Toggle(label=name, stylesheets=[CHOSEN_CSS, FOCUS_CSS], **near)
+            for name in self._inside
         }
         """Buttons that show the controls of the load and those of the log."""
         for drawer in self.drawers.values():
@@ -96,7 +80,7 @@ class LoadControls(Form):
 
     def choose(self, changes: Mapping[str, Any]) -> None:
         """Set all controls: to `changes`, by their names in the URL; all others as on a new page."""
-        for name, value in {**DEFAULTS, **changes}.items():
+        for name, value in {**self._usual, **changes}.items():
             self.named[name].value = value
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Generator
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -287,12 +288,9 @@ def _unsealed(
 ) -> SegmentLine:
     """Return the known facts of a segment that may be in use: its header, and as far as it goes the reader's view."""
     try:
-        file = open_segment(storage, record)
-        try:
+        with closing(open_segment(storage, record)) as file:
             header = SegmentHeader.decode(file.read(0, SEGMENT_HEADER_BYTES), record.name)
             size = file.size()
-        finally:
-            file.close()
     except WalkitError as error:
         return SegmentLine(record=record, state="unreadable", problem=str(error))
     if header is None:

@@ -16,6 +16,7 @@ from walkit.views.base import (
     Form,
     JobBar,
     ReportView,
+    column,
     example_html,
     figure_pane,
     html_pane,
@@ -134,25 +135,18 @@ class CompactionPage(Form):
             for step, label in STEP_BUTTONS.items()
         }
         self.new_log = Button(label="New log")
-        self._layout = pn.Column(
+        self._layout = column(
             pn.FlexBox(*self.steps.values(), self.new_log, align_items="center"),
             self.bar,
             self.status,
             self.compaction,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         for step, button in self.steps.items():
             button.on_click(partial(self._step, step))
-        self.new_log.on_click(self._new_log)
+        self.new_log.on_click(lambda _: self.request(self.session.new_store))
 
     def _step(self, step: Step, _: Any) -> None:
-        self.session.maintenance(step)
-        self.refresh()
-
-    def _new_log(self, _: Any) -> None:
-        self.session.new_store()
-        self.refresh()
+        self.request(partial(self.session.maintenance, step))
 
     def refresh(self, shown: bool = True) -> None:
         """Show new data."""

@@ -24,6 +24,7 @@ from walkit.views.base import (
     JobBar,
     ReportView,
     Select,
+    column,
     example_html,
     numbers_html,
     pn,
@@ -66,10 +67,6 @@ class CrashLab:
             child.wait()
         (self.explored,) = found
 
-    def close(self) -> None:
-        """Kill the child that is at work, and take no more."""
-        self.jobs.close()
-
 
 EXPLORING = "walkit.crashlab.explore_process:explore_alone"
 BUDGET_MAX, SEED_MAX = 5_000, 1_000_000
@@ -91,7 +88,7 @@ class CrashLabPage(Form):
     def __init__(self, workspace: Workspace, go: Callable[[str, Mapping[str, str]], None]) -> None:
         super().__init__()
         self.lab = CrashLab()
-        workspace.on_close(self.lab.close)
+        workspace.on_close(self.lab.jobs.close)
         wish = ExploreWish()
         self.scenario = Select(label="scenario", options=list(SCENARIOS), value=wish.scenario, width=180)
         self.profile = Select(label="profile", options=list(PROFILES), value=wish.profile, width=150)
@@ -113,7 +110,7 @@ class CrashLabPage(Form):
         self.bar = JobBar(self.lab.jobs.cancel)
         self.problem = pn.pane.HTML("", sizing_mode="stretch_width")
         self.found = CrashView()
-        self._layout = pn.Column(
+        self._layout = column(
             pn.pane.HTML(tag("p", ABOUT), sizing_mode="stretch_width"),
             pn.FlexBox(
                 self.scenario,
@@ -128,13 +125,11 @@ class CrashLabPage(Form):
             self.bar,
             self.problem,
             self.found,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self.mutant.param.watch(lambda _: self._to_the_scenario_of_the_mutant(), "value")
         for widget in (self.scenario, self.profile, self.mutant):
             widget.param.watch(lambda _: self._describe(), "value")
-        self.explore.on_click(lambda _: self._explore())
+        self.explore.on_click(lambda _: self.request(lambda: self.lab.explore(self.wish())))
         self._describe()
 
     def _to_the_scenario_of_the_mutant(self) -> None:
@@ -162,21 +157,14 @@ class CrashLabPage(Form):
             mutant=self.mutant.value,
         )
 
-    def _explore(self) -> None:
-        self.lab.explore(self.wish())
-        self.refresh()
-
     def refresh(self, shown: bool = True) -> None:
         """Show new data."""
         if not shown:
             return
         job, problem = self.lab.jobs.current, self.lab.jobs.problem
         self.bar.update(job)
-        words = sentence_html("", problem=problem) if problem else ""
-        if words != self.problem.object:
-            self.problem.object = words
-        if self.explore.disabled is not (job is not None):
-            self.explore.disabled = job is not None
+        self.problem.object = sentence_html("", problem=problem) if problem else ""
+        self.explore.disabled = job is not None
         self.found.update(self.lab.explored)
 
     def code(self) -> str:

@@ -23,6 +23,7 @@ from walkit.views.base import (
     Select,
     TextInput,
     View,
+    column,
     figure_pane,
     numbers_html,
     pn,
@@ -62,7 +63,7 @@ from walkit.views.inspector_parts import (
     range_rows,
     report_html,
     search_words,
-    segment_rows,
+    segment_row,
     wanted_of,
 )
 from walkit.views.log_outline import Outline, outline_of
@@ -92,9 +93,7 @@ class InspectorPage(View):
         self.search: KeySearch | None = None
         self.report: ScanReport | None = None
         self._path: LogPath | None = None
-        self._problem: str | None = None
-        self._verifying: Job | None = None
-        self._verified: tuple[LogPath, ScanReport] | None = None
+        self.verifying = Looking(self.session.jobs)
         self.chooser = LogChooser(workspace, self.open, soon(self.refresh))
         self.example = html_pane(NOTHING_YET)
         self.status, self.numbers, self.frame_words, self.found_words, self.verdict = (
@@ -137,16 +136,13 @@ class InspectorPage(View):
         self.find_by.param.watch(
             lambda change: setattr(self.wanted, "placeholder", HINTS[change.new]), "value"
         )
-        for widget, called in (
-            (self.first, lambda _: self._turn("first")),
-            (self.back, lambda _: self._turn("back")),
-            (self.on, lambda _: self._turn("on")),
-            (self.last, lambda _: self._turn("last")),
-            (self.find, lambda _: self._find()),
-            (self.find_on, lambda _: self._find_on()),
-            (self.check, lambda _: self._verify()),
-        ):
-            widget.on_click(called)
+        self.first.on_click(lambda _: self._turn("first"))
+        self.back.on_click(lambda _: self._turn("back"))
+        self.on.on_click(lambda _: self._turn("on"))
+        self.last.on_click(lambda _: self._turn("last"))
+        self.find.on_click(lambda _: self._find())
+        self.find_on.on_click(lambda _: self._find_on())
+        self.check.on_click(lambda _: self._verify())
         self.wanted.param.watch(lambda _: self._find(), "enter_pressed")
 
     def _arranged(self) -> pn.Column:
@@ -154,16 +150,9 @@ class InspectorPage(View):
         wider, narrower = ({"flex": f"{share} 1 420px", "min-width": "min(420px, 100%)"} for share in (5, 3))
         self.pager = pn.FlexBox(self.first, self.back, self.on, self.last)
         self.tools = pn.FlexBox(self.find_by, self.wanted, self.find, self.check, align_items="end")
-        left = pn.Column(
-            self.segments,
-            self.frame_words,
-            self.frames,
-            self.pager,
-            sizing_mode="stretch_width",
-            styles=wider,
-        )
-        right = pn.Column(self.face, sizing_mode="stretch_width", styles=narrower)
-        self.body = pn.Column(
+        left = column(self.segments, self.frame_words, self.frames, self.pager, styles=wider)
+        right = column(self.face, styles=narrower)
+        self.body = column(
             self.numbers,
             self.tools,
             self.found_words,
@@ -173,38 +162,28 @@ class InspectorPage(View):
             self.strip,
             self.ranges,
             pn.FlexBox(left, right, sizing_mode="stretch_width", align_items="start"),
-            sizing_mode="stretch_width",
-            margin=0,
             visible=False,
         )
-        return pn.Column(
-            self.chooser,
-            self.status,
-            self.bar,
-            self.example,
-            self.body,
-            sizing_mode="stretch_width",
-            margin=0,
-        )
+        return column(self.chooser, self.status, self.bar, self.example, self.body)
 
     # -- requests
 
     def open(self, position: int | None = None) -> None:
         """Look at the log that is chosen, and at the frame around a position."""
-        self._problem = None
+        self.verifying.problem = None
         try:
             self._path = self.chooser.resolve()
         except (OptionsError, OSError) as error:
             self._path = None
             self._forget()
-            self._problem = f"{error}."
+            self.verifying.problem = f"{error}."
             self.refresh()
             return
         self._forget()
         self._request("reading the log", partial(self._read_at, position))
 
     def _forget(self) -> None:
-        self.outline = self.page = self.frame = self.search = self.report = self._verified = None
+        self.outline = self.page = self.frame = self.search = self.report = None
         self.looking.cancel()
         self._show_all()
 
@@ -213,7 +192,7 @@ class InspectorPage(View):
         path, known = self._path, self.outline
         if path is None:
             return
-        self._problem = None
+        self.verifying.problem = None
 
         def work(job: Job) -> Apply:
             outline = outline_of(path) if known is None or known.state == "live" else known
@@ -236,7 +215,7 @@ class InspectorPage(View):
             view = frame_around(outline, position, job)
         except OptionsError as error:
             said = f"{error}."
-            return lambda: setattr(self, "_problem", said)
+            return lambda: setattr(self.verifying, "problem", said)
         page = self.page
         if page is None or page.line.number != view.line.number or not is_on(page, view.position):
             page = page_from(outline, view.line, view.position, job)
@@ -315,7 +294,7 @@ class InspectorPage(View):
         try:
             wanted = wanted_of(by, text)
         except (ValueError, OverflowError) as error:
-            self._problem = f"{text[:80]!r} is not a valid {by}: {str(error) or HINTS[by]}."
+            self.verifying.problem = f"{text[:80]!r} is not a valid {by}: {str(error) or HINTS[by]}."
             self.refresh()
             return
         self.search = None
@@ -351,18 +330,21 @@ class InspectorPage(View):
         if path is None:
             return
 
-        def work(job: Job) -> None:
+        def work(job: Job) -> Apply:
             report = verify(path, progress=lambda done, total: job.step(done >> MIB, total >> MIB, "MiB"))
-            self._verified = (path, report)
+            return lambda: self._take_report(path, report)
 
-        self._verifying = self.session.jobs.start("verifying the log", work)
-        self._problem = self.session.jobs.problem if self._verifying is None else None
+        self.verifying.request("verifying the log", work)
         self.refresh()
+
+    def _take_report(self, path: LogPath, report: ScanReport) -> None:
+        if path == self._path:
+            self.report = report
+            self._show_report()
 
     def _cancel(self) -> None:
         self.looking.cancel()
-        if self._verifying is not None:
-            self._verifying.cancel()
+        self.verifying.cancel()
 
     # -- views
 
@@ -371,12 +353,7 @@ class InspectorPage(View):
         self.chooser.refresh()
         self.looking.take()
         self.watching.take()
-        verifying = self._verifying
-        if verifying is not None and verifying.ended:
-            self._verifying, self._problem = None, verifying.problem or self._problem
-            if self._verified is not None and self._verified[0] == self._path:
-                self.report = self._verified[1]
-                self._show_report()
+        self.verifying.take()
         if not shown:
             return
         words = self.looking.words or (
@@ -385,10 +362,10 @@ class InspectorPage(View):
         if not self.looking.busy and not self.watching.busy:
             self._watch()
         refused = None if self.outline is None else self.outline.problem
-        problem = self._problem or self.looking.problem or self.watching.problem or refused
+        problem = self.verifying.problem or self.looking.problem or self.watching.problem or refused
         self.example.visible = self.outline is None and not self.looking.words
         self.status.object = sentence_html(words or ABOUT, problem=problem)
-        self.bar.update(self._verifying or self.looking.job)
+        self.bar.update(self.verifying.job or self.looking.job)
         if self.body.visible:  # the browser has no button yet while it is hidden, and fails to change it
             self.check.disabled = self.session.busy or self._path is None
 
@@ -406,7 +383,8 @@ class InspectorPage(View):
             "" if outline is None else join([map_html(outline), Markup(numbers_html(numbers_of(outline)))])
         )
         chosen = None if page is None else page.line.number
-        self.segments.update([] if outline is None else segment_rows(outline, chosen))
+        lines = () if outline is None else outline.segments
+        self.segments.update([segment_row(line, line.number == chosen) for line in lines])
         at = None if self.frame is None else self.frame.position
         self.frames.update([] if page is None else frame_rows(page, at))
         self.frame_words.object = "" if page is None else f"<h2>Frames</h2>{sentence_html(page_words(page))}"

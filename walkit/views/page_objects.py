@@ -14,17 +14,17 @@ from walkit.models.object_stores import PRICES
 from walkit.plots import batching_cost, batching_table
 from walkit.plots.units import bytes_text, count_text, duration_text
 from walkit.storage.address import FILES, is_object_url
-from walkit.views.background_jobs import Job
+from walkit.views.background_jobs import Apply, Job, Looking
 from walkit.views.base import (
     Button,
     Form,
     JobBar,
     Select,
     TextInput,
+    column,
     example_html,
     figure_pane,
     html_pane,
-    pn,
     scrolled,
     sentence_html,
     tool_bar,
@@ -61,15 +61,12 @@ class ObjectsPage(Form):
         super().__init__()
         self.session = workspace.session
         self.runs: list[Run] = []
-        self._found: tuple[Batching, list[Run]] | None = None
-        self._job: Job | None = None
-        self._problem: str | None = None
+        self.comparing = Looking(self.session.jobs)
         near: dict[str, Any] = {"margin": (0, 4)}
-        choice: Any = Select
         self.named = {
-            "batching": choice(label="over", options=list(VALUES), width=160, **near),
-            "rate": choice(label="load", options=RATES, value=1_000, width=140, **near),
-            "bytes": choice(label="a record has", options=SIZES, value=1_000, width=120, **near),
+            "batching": Select(label="over", options=list(VALUES), width=160, **near),
+            "rate": Select(label="load", options=RATES, value=1_000, width=140, **near),
+            "bytes": Select(label="a record has", options=SIZES, value=1_000, width=120, **near),
         }
         self.url = TextInput(
             label="real object storage", placeholder="s3://BUCKET/FOLDER, or empty", width=300, **near
@@ -78,16 +75,14 @@ class ObjectsPage(Form):
         self.real = Button(label="Compare for real", width=150, **near)
         self.status, self.numbers = html_pane(), html_pane(NOTHING_YET)
         self._places: Mapping[str, str] = {name: name for name in MODELS}
-        self.bar, self.figure = JobBar(self._cancel), figure_pane()
-        self._layout = pn.Column(
+        self.bar, self.figure = JobBar(self.comparing.cancel), figure_pane()
+        self._layout = column(
             html_pane(tag("p", ABOUT)),
             tool_bar(*self.named.values(), self.model, self.url, self.real),
             self.status,
             self.bar,
             self.figure,
             self.numbers,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self.model.on_click(lambda _: self._compare({name: name for name in MODELS}))
         self.real.on_click(lambda _: self._compare_real())
@@ -98,7 +93,7 @@ class ObjectsPage(Form):
             if text and (text.startswith(FILES) or not is_object_url(text)):
                 refuse("url", text, "s3://, gs:// or az://; empty for a folder of this session")
         except OptionsError as error:
-            self._problem = f"{error}."
+            self.comparing.problem = f"{error}."
             self.refresh()
             return
         objects = text or f"{FILES}{folder}/objects"
@@ -108,15 +103,17 @@ class ObjectsPage(Form):
         batching, self._places = cast("Batching", self.named["batching"].value), places
         load = paced(self.named["rate"].value, self.named["bytes"].value, SECONDS)
 
-        def work(job: Job) -> None:
-            self._found = (
-                batching,
-                batching_sweep(places, batching, VALUES[batching], load, seeds=ROUNDS, step=job.step),
-            )
+        def work(job: Job) -> Apply:
+            runs = batching_sweep(places, batching, VALUES[batching], load, seeds=ROUNDS, step=job.step)
+            return lambda: self._show(runs, batching)
 
-        self._job = self.session.jobs.start("comparing", work)
-        self._problem = None if self._job is not None else self.session.jobs.problem
+        self.comparing.request("comparing", work)
         self.refresh()
+
+    def _show(self, runs: list[Run], batching: Batching) -> None:
+        self.runs = runs
+        self.figure.param.update(object=batching_cost(runs, batching), visible=True)
+        self.numbers.object = numbers_html(runs, batching)
 
     def code(self) -> str:
         """Return Python for the same comparison."""
@@ -129,22 +126,12 @@ places = {dict(self._places)}
 runs = workload.batching_sweep(places, {batching!r}, {list(VALUES[batching])}, load)
 plots.batching_cost(runs, {batching!r})"""
 
-    def _cancel(self) -> None:
-        if self._job is not None:
-            self._job.cancel()
-
     def refresh(self, shown: bool = True) -> None:
         """Show new data."""
-        job = self._job
-        if job is not None and job.ended:
-            self._job, self._problem = None, job.problem
-            if self._found is not None:
-                (batching, self.runs), self._found = self._found, None
-                self.figure.param.update(object=batching_cost(self.runs, batching), visible=True)
-                self.numbers.object = numbers_html(self.runs, batching)
+        self.comparing.take()
         if shown:
-            self.status.object = sentence_html("", problem=self._problem)
-            self.bar.update(self._job)
+            self.status.object = sentence_html("", problem=self.comparing.problem)
+            self.bar.update(self.comparing.job)
             self.model.disabled = self.real.disabled = self.session.busy
 
 

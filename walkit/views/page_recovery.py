@@ -35,6 +35,7 @@ from walkit.views.base import (
     ReportView,
     Select,
     View,
+    column,
     example_html,
     figure_pane,
     html_pane,
@@ -141,9 +142,7 @@ class SweepView(View):
         self.over_checkpoint = figure_pane()
         self.over_segments = figure_pane()
         self._sweep: RecoverySweep | None = None
-        self._layout = pn.Column(
-            self.measured, self.over_checkpoint, self.over_segments, sizing_mode="stretch_width", margin=0
-        )
+        self._layout = column(self.measured, self.over_checkpoint, self.over_segments)
 
     def update(self, sweep: RecoverySweep | None) -> None:
         """Show the newest measurement, unless it is shown already."""
@@ -422,7 +421,7 @@ class RecoveryPage(Form):
         self.measure = Button(label="Measure recovery times", width=190)
         self.bar = JobBar(self.session.jobs.cancel)
         self.about, self.status = html_pane(), html_pane()
-        self._layout = pn.Column(
+        self._layout = column(
             pn.FlexBox(self.fault, self.do, self.salvage, self.heal, self.new_log, align_items="end"),
             self.about,
             self.bar,
@@ -431,15 +430,13 @@ class RecoveryPage(Form):
             pn.pane.HTML(tag("h2", "Recovery times") + tag("p", SWEEP_WORDS), sizing_mode="stretch_width"),
             self.measure,
             self.sweep,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self.fault.param.watch(lambda _: self._describe(), "value")
         self.do.on_click(self._do)
-        self.salvage.on_click(lambda _: self._request(self.session.recovery.salvage))
-        self.heal.on_click(lambda _: self._request(self.session.recovery.heal))
-        self.new_log.on_click(lambda _: self._request(self.session.new_log))
-        self.measure.on_click(lambda _: self._request(self.session.recovery.measure))
+        self.salvage.on_click(lambda _: self.request(self.session.recovery.salvage))
+        self.heal.on_click(lambda _: self.request(self.session.recovery.heal))
+        self.new_log.on_click(lambda _: self.request(self.session.new_log))
+        self.measure.on_click(lambda _: self.request(self.session.recovery.measure))
         self._describe()
 
     def _describe(self) -> None:
@@ -449,11 +446,7 @@ class RecoveryPage(Form):
         self.about.visible = newest is None or newest.fault != chosen
 
     def _do(self, _: Any) -> None:
-        self._request(lambda: self.session.recovery.do(cast("FaultName", self.fault.value)))
-
-    def _request(self, action: Callable[[], object]) -> None:
-        action()
-        self.refresh()
+        self.request(lambda: self.session.recovery.do(cast("FaultName", self.fault.value)))
 
     def refresh(self, shown: bool = True) -> None:
         """Show new data."""
@@ -466,20 +459,12 @@ class RecoveryPage(Form):
         self.recovery.update(session.recovery.reports)
         self.sweep.update(session.recovery.sweep)
         newest, busy = session.recovery.newest, session.busy
-        is_refused = session.recovery.has_refused_log
-        for button, done in (
-            (self.salvage, newest is not None and newest.salvage is not None),
-            (self.heal, newest is not None and newest.healing is not None),
-        ):
-            button.visible = is_refused and not done
-        for widget, disabled in (
-            (self.do, busy),
-            (self.salvage, busy),
-            (self.heal, busy),
-            (self.measure, busy),
-            (self.new_log, busy or session.writing),
-        ):
-            widget.disabled = disabled
+        refused = newest if session.recovery.has_refused_log else None
+        self.salvage.visible = refused is not None and refused.salvage is None
+        self.heal.visible = refused is not None and refused.healing is None
+        for widget in (self.do, self.salvage, self.heal, self.measure):
+            widget.disabled = busy
+        self.new_log.disabled = busy or session.writing
 
     def code(self) -> str:
         """Return Python that leaves half a frame at the end of a log, and opens it again."""

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from time import monotonic
 from typing import Any, cast
 
@@ -24,16 +25,18 @@ from walkit.metrics import TrafficStatistics
 from walkit.models.tcp_link import LinkState, TcpLink
 from walkit.plots import LagSeries, LagUnit, StateBar, lag_over_time, sent_by_codec, state_lanes
 from walkit.plots.units import bytes_text, duration_text
-from walkit.views.background_jobs import Jobs
+from walkit.views.background_jobs import Jobs, sentence
 from walkit.views.base import (
     Button,
     Form,
     Select,
     View,
+    column,
     example_html,
     figure_pane,
     html_pane,
     pn,
+    scrolled,
     sentence_html,
     tool_bar,
 )
@@ -89,12 +92,9 @@ class ReplicaHistory:
     def newest(self) -> tuple[float | None, float | None, float | None]:
         """The newest lag in records, bytes and milliseconds; None if unknown."""
         with self._lock:
-            records, size, ms = self._points[-1][1:] if self._points else (NAN, NAN, NAN)
-        return (
-            None if records != records else records,
-            None if size != size else size,
-            None if ms != ms else ms,
-        )
+            newest = self._points[-1][1:] if self._points else (NAN, NAN, NAN)
+        records, size, ms = (None if value != value else value for value in newest)
+        return records, size, ms
 
     def end(self, state: str, clock_s: float, detail: str = "") -> None:
         """The process has ended: its states are closed, and `state` follows until its next life."""
@@ -387,23 +387,20 @@ class ReplicationLab:
             elif name.startswith("replica"):
                 seat.history.note_lag(line["clock_s"], followers.get(name))
 
-    def _forget_lags(self) -> None:
-        """Without a primary no lag is known."""
-        for name in self.replicas:
-            self._belongings.seats[name].history.note_lag(time.time(), None)
-
     def _kill(self, name: str) -> None:
         with self._seat(name) as seat:
             if seat.child is None:
                 raise OptionsError(f"{name} is {seat.ended} already")
             seat.child.close()
-            seat.child, seat.ended = None, "killed"
-            seat.history.end("killed", time.time(), "SIGKILL")
+            self._note_end(seat, "killed", "SIGKILL")
             self._check()
-            if name in self.readers:
-                seat.history.note_lag(time.time(), None)  # it alone knows its lag
-            if name == PRIMARY:
-                self._forget_lags()
+
+    def _note_end(self, seat: _Node, how: str, detail: str) -> None:
+        """Note how a process has ended: without a primary no replica's lag is known, without a reader not its own."""
+        seat.child, seat.ended = None, how
+        seat.history.end(how, time.time(), detail)
+        for name in self.replicas if seat.name == PRIMARY else {seat.name} & {*self.readers}:
+            self._belongings.seats[name].history.note_lag(time.time(), None)
 
     def _restart(self, name: str) -> None:
         with self._seat(name) as seat:
@@ -433,8 +430,7 @@ class ReplicationLab:
         """Return the processes' activity, as a sentence."""
         job = self.jobs.current
         if job is not None:
-            words = str(job)
-            return f"{words[:1].upper()}{words[1:]}."
+            return f"{sentence(job)}."
         if not self.running:
             return "Nothing runs yet: press Start."
         load = self._load
@@ -462,7 +458,7 @@ class ReplicationLab:
     def _member(self, seat: _Node) -> Member:
         child = seat.child
         if child is not None and not child.talking and not self.jobs.current:
-            self._note_end(seat, child)
+            self._reap(seat, child)
             child = seat.child
         said = None if child is None else child.newest
         status: dict[str, Any] = {} if said is None else said.get("status", {})
@@ -484,19 +480,15 @@ class ReplicationLab:
             **(said or {}).get("by_path", {}),
         )
 
-    def _note_end(self, seat: _Node, child: ReplicatedChild) -> None:
+    def _reap(self, seat: _Node, child: ReplicatedChild) -> None:
         """Note why a process has ended by itself, and release its resources."""
         if not self._belongings.lock.acquire(blocking=False):
             return  # a job is at it
         try:
             if seat.child is child:
-                seat.error, seat.ended, seat.child = child.failure(), "ended", None
+                seat.error = child.failure()
                 child.close()
-                seat.history.end("ended", time.time(), seat.error)
-                if seat.name == PRIMARY:
-                    self._forget_lags()
-                elif seat.name in self.readers:
-                    seat.history.note_lag(time.time(), None)
+                self._note_end(seat, "ended", seat.error)
         finally:
             self._belongings.lock.release()
 
@@ -520,7 +512,7 @@ def _traffic(seats: list[_Node]) -> dict[str, TrafficStatistics]:
 
 UNKNOWN = "unknown"
 MEMBERS_CSS = """
-.members { overflow-x: auto; margin-bottom: 0.8em; }
+.members { margin-bottom: 0.8em; }
 .members td, .members th { padding: 1px 10px 1px 0; white-space: nowrap; }
 .members th { white-space: normal !important; vertical-align: bottom; }
 .members td:last-child { white-space: normal; min-width: 11em; }
@@ -541,9 +533,7 @@ class ReplicationView(View):
         self.unit: LagUnit = "records"
         self.members = html_pane(NOTHING_YET)
         self.lag, self.states, self.sent = (figure_pane(link_figure=False) for _ in range(3))
-        self._layout = pn.Column(
-            self.members, self.lag, self.states, self.sent, sizing_mode="stretch_width", margin=0
-        )
+        self._layout = column(self.members, self.lag, self.states, self.sent)
 
     def update(self, picture: LabSnapshot) -> None:
         """Show a moment; figures without data are hidden."""
@@ -598,14 +588,8 @@ def members_html(members: tuple[Member, ...]) -> str:
         "hit rate",
         "error, or why it waits",
     )
-    return tag("style", Markup(MEMBERS_CSS)) + tag(
-        "div",
-        table(rows, head, right=(3, 4, 5, 6, 7, 8, 9, 10)),
-        class_="members",
-        tabindex="0",
-        role="region",
-        aria_label="processes",
-    )
+    shown = scrolled("div", "processes", table(rows, head, right=(3, 4, 5, 6, 7, 8, 9, 10)), "members")
+    return tag("style", Markup(MEMBERS_CSS)) + shown
 
 
 def _by_path(one: Member) -> tuple[str, str, str]:
@@ -640,61 +624,56 @@ class ReplicationPage(Form):
         workspace.on_close(self.lab.close)
         self.view = ReplicationView()
         self._drawn_at, self._resting = 0.0, False
-        button: Any = Button
-        choice: Any = Select
         near: dict[str, Any] = {"margin": (0, 4)}
-        self.start = button(label="Start", color="primary", width=80, **near)
-        self.stop = button(label="Stop", width=70, disabled=True, **near)
-        self.add = button(label="Add a replica", width=130, disabled=True, **near)
-        self.add_reader = button(label="Add a delta reader", width=150, disabled=True, **near)
-        self.cancel = button(label="Cancel", width=80, disabled=True, **near)
-        self.rate = choice(label="load", options=RATES, value=500, width=150, **near)
-        self.codec = choice(label="codec", options=CODECS, value="zstd", width=100, **near)
-        self.count = choice(
+        self.start = Button(label="Start", color="primary", width=80, **near)
+        self.stop = Button(label="Stop", width=70, disabled=True, **near)
+        self.add = Button(label="Add a replica", width=130, disabled=True, **near)
+        self.add_reader = Button(label="Add a delta reader", width=150, disabled=True, **near)
+        self.cancel = Button(label="Cancel", width=80, disabled=True, **near)
+        self.rate = Select(label="load", options=RATES, value=500, width=150, **near)
+        self.codec = Select(label="codec", options=CODECS, value="zstd", width=100, **near)
+        self.count = Select(
             label="replicas", options=list(range(1, REPLICAS_MAX + 1)), value=2, width=80, **near
         )
-        self.which = choice(label="process", options=[PRIMARY], value=PRIMARY, width=130, **near)
-        self.unit = choice(label="lag", options=UNITS, value="records", width=120, **near)
+        self.which = Select(label="process", options=[PRIMARY], value=PRIMARY, width=130, **near)
+        self.unit = Select(label="lag", options=UNITS, value="records", width=120, **near)
         self.named = {"rate": self.rate, "codec": self.codec, "unit": self.unit}
-        self.kill = button(label="Kill", width=70, disabled=True, **near)
-        self.restart = button(label="Restart", width=90, disabled=True, **near)
-        self.links = {name: button(label=name, width=70, disabled=True, **near) for name in LINKS}
+        self.kill = Button(label="Kill", width=70, disabled=True, **near)
+        self.restart = Button(label="Restart", width=90, disabled=True, **near)
+        self.links = {name: Button(label=name, width=70, disabled=True, **near) for name in LINKS}
         self.status = pn.pane.HTML("", sizing_mode="stretch_width")
         self.disturbing = tool_bar(
             self.which, *self.links.values(), self.kill, self.restart, self.unit, self.add, self.add_reader
         )
         self.disturbing.visible = False
-        self._layout = pn.Column(
+        self._layout = column(
             tool_bar(self.rate, self.codec, self.count, self.start, self.stop, self.cancel),
             self.disturbing,
             self.status,
             self.view,
             html_pane(tag("p", ABOUT)),
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self._listen()
 
     def _listen(self) -> None:
         lab = self.lab
-        self.start.on_click(lambda _: self._request(self._start))
-        self.stop.on_click(lambda _: self._request(lab.stop))
-        self.add.on_click(lambda _: self._request(lab.add))
-        self.add_reader.on_click(lambda _: self._request(lab.add_reader))
-        self.cancel.on_click(lambda _: self._request(lab.jobs.cancel))
-        self.kill.on_click(lambda _: self._request(lambda: lab.kill(self.which.value)))
-        self.restart.on_click(lambda _: self._request(lambda: lab.restart(self.which.value)))
+        self.start.on_click(lambda _: self.request(self._start))
+        self.stop.on_click(lambda _: self.request(lab.stop))
+        self.add.on_click(lambda _: self.request(lab.add))
+        self.add_reader.on_click(lambda _: self.request(lab.add_reader))
+        self.cancel.on_click(lambda _: self.request(lab.jobs.cancel))
+        self.kill.on_click(lambda _: self.request(lambda: lab.kill(self.which.value)))
+        self.restart.on_click(lambda _: self.request(lambda: lab.restart(self.which.value)))
         for name, each in self.links.items():
-            each.on_click(lambda _, name=name: self._request(lambda: lab.link(self.which.value, LINKS[name])))
+            each.on_click(partial(self._set_link, LINKS[name]))
         for widget in (self.unit, self.which):
             widget.param.watch(lambda _: self._apply_view(), "value")
 
+    def _set_link(self, state: LinkState, _: Any) -> None:
+        self.request(lambda: self.lab.link(self.which.value, state))
+
     def _start(self) -> None:
         self.lab.start(PacedLoad(records_per_s=self.rate.value), self.codec.value, self.count.value)
-
-    def _request(self, action: Callable[[], object]) -> None:
-        action()
-        self.refresh()
 
     def _apply_view(self) -> None:
         self.view.unit = cast("LagUnit", self.unit.value)

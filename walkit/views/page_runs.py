@@ -24,6 +24,7 @@ from walkit.views.base import (
     Row,
     TextInput,
     View,
+    column,
     example_html,
     figure_pane,
     html_pane,
@@ -41,10 +42,9 @@ from walkit.views.run_list import (
     compared,
     count_words,
     differences_html,
-    entry_at,
     ratios_drawn,
     ratios_html,
-    read_folder,
+    read_path,
     report_page,
     runs_zip,
 )
@@ -60,6 +60,13 @@ td, th { padding: 2px 14px 2px 2px; } th { color: var(--soft); text-align: left;
 """
 
 
+EXPORTS: tuple[tuple[str, str, Callable[[Comparison, Figure], bytes]], ...] = (
+    ("Export as HTML", "runs.html", report_page),
+    ("Export as Parquet (zip)", "runs.zip", lambda found, _: runs_zip(found)),
+    ("Export as SVG", "latency.svg", lambda _, drawing: svg_of(drawing).encode()),
+)
+
+
 class ComparisonFace(View):
     """One Run's latency distribution; of two also the ratio with its interval, the differences, and files to save."""
 
@@ -73,25 +80,17 @@ class ComparisonFace(View):
         )
         self.files = [
             pn.widgets.FileDownload(
-                callback=made, filename=name, label=label, width=210, embed=False, stylesheets=[FOCUS_CSS]
+                callback=partial(self._made, make),
+                filename=name,
+                label=label,
+                width=210,
+                embed=False,
+                stylesheets=[FOCUS_CSS],
             )
-            for label, name, made in (
-                ("Export as HTML", "runs.html", self._as_html),
-                ("Export as Parquet (zip)", "runs.zip", self._as_zip),
-                ("Export as SVG", "latency.svg", self._as_svg),
-            )
+            for label, name, make in EXPORTS
         ]
-        self.of_two = pn.Column(
-            self.differences, pn.FlexBox(*self.files), sizing_mode="stretch_width", margin=0, visible=False
-        )
-        self._layout = pn.Column(
-            self.ratios,
-            self.points,
-            self.figure,
-            self.of_two,
-            sizing_mode="stretch_width",
-            margin=(14, 0, 0, 0),
-        )
+        self.of_two = column(self.differences, pn.FlexBox(*self.files), visible=False)
+        self._layout = column(self.ratios, self.points, self.figure, self.of_two, margin=(14, 0, 0, 0))
 
     def update(self, *runs: Run, found: Comparison | None = None) -> None:
         """Show a Run, or the comparison `found`; without either the face is empty."""
@@ -110,15 +109,6 @@ class ComparisonFace(View):
         if self.found is None or self.drawing is None:
             return io.BytesIO()
         return io.BytesIO(make(self.found, self.drawing))
-
-    def _as_html(self) -> io.BytesIO:
-        return self._made(report_page)
-
-    def _as_zip(self) -> io.BytesIO:
-        return self._made(lambda found, _: runs_zip(found))
-
-    def _as_svg(self) -> io.BytesIO:
-        return self._made(lambda _, drawing: svg_of(drawing).encode())
 
 
 NOTHING_YET = example_html(
@@ -147,8 +137,7 @@ class RunsPage(View):
         """Runs of a URL, to be ticked once they are read."""
         self._shown: object = None
         self._shown_entries: tuple[Entry, ...] = ()
-        self._job: Job | None = None
-        self._problem: str | None = None
+        self.measuring = Looking(self.session.jobs)
         self._number = 0
         self._folder_text = ""
         self.controls = LoadControls()
@@ -171,7 +160,7 @@ class RunsPage(View):
             PickTable("runs; tick two", RUN_HEAD, self._tick, right=(1, 2, 3, 5), kind="checkbox"), "runs"
         )
         self.face = ComparisonFace()
-        self._layout = pn.Column(
+        self._layout = column(
             tool_bar(self.operations, self.measure, *self.controls.drawers.values()),
             self.controls,
             tool_bar(self.folder, self.open, self.repeat),
@@ -180,8 +169,6 @@ class RunsPage(View):
             self.words,
             self.table,
             self.face,
-            sizing_mode="stretch_width",
-            margin=0,
         )
         self.measure.on_click(lambda _: self._measure())
         self.open.on_click(lambda _: self._read())
@@ -202,7 +189,7 @@ class RunsPage(View):
         try:
             wanted = self.wanted()
         except OptionsError as error:
-            self._problem = f"{error}."
+            self.measuring.problem = f"{error}."
             self.refresh()
             return
         self._start("measuring", wanted, 1)
@@ -219,14 +206,14 @@ class RunsPage(View):
     def _start(self, title: str, wanted: list[Measurement], rounds: int) -> None:
         """Measure each of them so many times, one after the other in each round."""
         if self.session.writing:
-            self._problem = (
+            self.measuring.problem = (
                 "Writers are at work on the Live page; stop them first: they would be measured too."
             )
             self.refresh()
             return
         folder = Path(self.session.folder)
 
-        def work(job: Job) -> None:
+        def work(job: Job) -> Apply:
             total = rounds * len(wanted)
             for done in range(total):
                 one = wanted[done % len(wanted)]
@@ -238,27 +225,24 @@ class RunsPage(View):
                 run = measured_run(one, folder, saved, job.check)
                 entry = Entry.of(run, id=f"here:{number}", path=saved, origin=HERE, measured=one, pair=pair)
                 self.measured = (*self.measured, entry)[-RUNS_MAX:]
+            return lambda: None
 
-        self._problem = None
-        self._job = self.session.jobs.start(title, work)
-        if self._job is None:
-            self._problem = self.session.jobs.problem
+        self.measuring.request(title, work)
         self.refresh()
 
     def _cancel(self) -> None:
         self.looking.cancel()
-        if self._job is not None:
-            self._job.cancel()
+        self.measuring.cancel()
 
     def _read(self) -> None:
         text = (self.folder.value or "").strip()
-        self._problem = None
+        self.measuring.problem = None
         try:
             path = self._root.resolve(text)
             if path.is_dir():
                 self._root.check_links(path)
         except (OptionsError, OSError) as error:
-            self._problem = f"{error}."
+            self.measuring.problem = f"{error}."
             self.refresh()
             return
         self._folder_text = text
@@ -267,23 +251,15 @@ class RunsPage(View):
 
     def _from(self, path: Path, text: str, job: Job) -> Apply:
         """Return a function that shows the Runs of a folder, or the one of a file."""
-        found = (
-            read_folder(path, job, origin=text)
-            if path.is_dir()
-            else [entry_at(path, f"file:{path.name}", text)]
-        )
+        found = read_path(path, job, origin=text, entry_id=f"file:{path.name}")
         return lambda: self._take(found)
 
     def _given(self, paths: tuple[Path, ...], job: Job) -> Apply:
         found: list[Entry] = []
         for number, path in enumerate(paths):
             job.check()
-            shown = self._root.show(path)
-            found += (
-                read_folder(path, job, origin=shown)
-                if path.is_dir()
-                else [entry_at(path, f"given:{number}", "given")]
-            )
+            origin = self._root.show(path) if path.is_dir() else "given"
+            found += read_path(path, job, origin=origin, entry_id=f"given:{number}")
         return lambda: self._take(found)
 
     def _take(self, found: list[Entry]) -> None:
@@ -328,9 +304,7 @@ class RunsPage(View):
     def refresh(self, shown: bool = True) -> None:
         """Show new data."""
         self.looking.take()
-        job = self._job
-        if job is not None and job.ended:
-            self._job, self._problem = None, job.problem
+        self.measuring.take()
         if not shown:
             return
         now = (self.entries, tuple(self.ticked))
@@ -340,9 +314,9 @@ class RunsPage(View):
             self._show_table()
             if grown:
                 self._compare()
-        problem = self._problem or self.looking.problem
+        problem = self.measuring.problem or self.looking.problem
         self.status.object = sentence_html(self._sentence(), problem=problem)
-        self.bar.update(self._job or self.looking.job)
+        self.bar.update(self.measuring.job or self.looking.job)
         self.measure.disabled = self.session.busy
         repeatable = [entry for entry in self._chosen() if entry.measured is not None]
         self.repeat.disabled = self.session.busy or len(repeatable) != 2

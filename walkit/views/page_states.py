@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from importlib.resources import files
 from importlib.util import find_spec
 from itertools import pairwise
@@ -33,6 +32,7 @@ from walkit.views.base import (
     Select,
     TextInput,
     View,
+    column,
     example_html,
     figure_pane,
     numbers_html,
@@ -269,13 +269,8 @@ class KeyHistory(View):
         self.key.param.watch(lambda _: self._find(), "enter_pressed")
         self.find.on_click(lambda _: self._find())
         self.more.on_click(lambda _: self._search_on())
-        self._layout = pn.Column(
-            pn.FlexBox(self.key, self.find, align_items="end"),
-            self.words,
-            self.table,
-            self.more,
-            sizing_mode="stretch_width",
-            margin=0,
+        self._layout = column(
+            pn.FlexBox(self.key, self.find, align_items="end"), self.words, self.table, self.more
         )
 
     def update(self, logs: Sequence[tuple[str, Outline]]) -> None:
@@ -319,7 +314,7 @@ class KeyHistory(View):
 
     def _take(self, found: list[tuple[str, KeySearch]]) -> None:
         self.found = found
-        rows = history_rows(found)
+        rows = [row for name, search in found for row in history_of(name, search)]
         self.table.update(rows)
         self.words.object = sentence_html("No record has this key.") if found and not rows else ""
         self.more.visible = any(search.next_lsn is not None for _, search in found)
@@ -367,12 +362,8 @@ def compared_words(compared: Compared) -> str:
     return said
 
 
-def diff_rows(rows: Sequence[DiffRow], places: Places) -> list[Row]:
-    """Return a row for each key; the places are those of the left log and of the right one."""
-    return [_diff_row(row, places) for row in rows]
-
-
-def _diff_row(row: DiffRow, places: Places) -> Row:
+def diff_row(row: DiffRow, places: Places) -> Row:
+    """Return the row of a key; the places are those of the left log and of the right one."""
     left, right = places
     return Row(
         id=row.key.hex() or "empty",
@@ -398,12 +389,8 @@ def _side_cells(
     return (shown, f"{lsn:,}", f"{place.segment}", f"{place.position:,}")
 
 
-def history_rows(found: Sequence[tuple[str, KeySearch]]) -> list[Row]:
-    """Return a row for each record of a key; `found` has the name of each log and its search result."""
-    return [row for name, search in found for row in _history_of(name, search)]
-
-
-def _history_of(name: str, search: KeySearch) -> list[Row]:
+def history_of(name: str, search: KeySearch) -> list[Row]:
+    """Return a row for each record of a key in the log of this name."""
     rows = []
     for hit, following in pairwise((*search.hits, None)):
         assert hit is not None
@@ -453,10 +440,6 @@ PAGE_ROWS = 50
 """Rows of the diff on one page."""
 
 
-def _press(called: Callable[[], None], _: object) -> None:
-    called()
-
-
 ABOUT = "Here two states are compared, key by key: of one log at two LSNs, or of two logs."
 NOTHING_YET = example_html(
     "the segments of a log, and the state before a time and after it.",
@@ -474,9 +457,7 @@ class StatesPage(View):
         self.outlines: tuple[Outline, Outline] | None = None
         self.compared: Compared | None = None
         self._paths: tuple[LogPath, LogPath] | None = None
-        self._problem: str | None = None
-        self._comparing: Job | None = None
-        self._done: Compared | None = None
+        self.comparing = Looking(self.session.jobs)
         self._wanted_lsns: tuple[int | None, int | None] = (None, None)
         self._at = 0
         self._build_controls(workspace)
@@ -509,18 +490,14 @@ class StatesPage(View):
         self.table = PickTable("keys that differ", DIFF_HEAD, self._pick_key, right=(3, 4, 5, 7, 8, 9))
         self.second.param.watch(lambda _: self.open(), "enter_pressed")
         self.change.param.watch(lambda _: self._turn(-self._at), "value")
-        for button, called in (
-            (self.compare, self._compare),
-            (self.back, lambda: self._turn(-PAGE_ROWS)),
-            (self.on, lambda: self._turn(PAGE_ROWS)),
-        ):
-            button.on_click(partial(_press, called))
+        self.compare.on_click(lambda _: self._compare())
+        self.back.on_click(lambda _: self._turn(-PAGE_ROWS))
+        self.on.on_click(lambda _: self._turn(PAGE_ROWS))
 
     def _arranged(self) -> pn.Column:
-        wide: dict[str, Any] = {"sizing_mode": "stretch_width"}
         self.pager = pn.FlexBox(self.change, self.back, self.on, self.page_words, align_items="end")
         self.pager.visible = False
-        self.body = pn.Column(
+        self.body = column(
             self.figure,
             self.left,
             self.right,
@@ -530,32 +507,22 @@ class StatesPage(View):
             self.pager,
             self.table,
             self.history,
-            margin=0,
             visible=False,
-            **wide,
         )
-        return pn.Column(
-            self.chooser,
-            self.second,
-            self.status,
-            self.bar,
-            self.example,
-            self.body,
-            margin=0,
-            **wide,
-        )
+        return column(self.chooser, self.second, self.status, self.bar, self.example, self.body)
 
     # -- requests
 
     def open(self) -> None:
         """Open the chosen log, and the second one if it is named."""
-        self._problem, self._paths, self.outlines = None, None, None
+        self.comparing.problem = self._paths = self.outlines = None
         self._forget()
         try:
             left = self.chooser.resolve()
-            paths = (left, self._second_or(left))
+            text = (self.second.value or "").strip()
+            paths = (left, self._root.log(text) if text else left)
         except (OptionsError, OSError) as error:
-            self._problem = f"{error}."
+            self.comparing.problem = f"{error}."
             self.body.visible = False
             self.refresh()
             return
@@ -568,14 +535,8 @@ class StatesPage(View):
 
         self._request("reading the log", read)
 
-    def _second_or(self, left: LogPath) -> LogPath:
-        text = (self.second.value or "").strip()
-        if not text:
-            return left
-        return self._root.log(text)
-
     def _forget(self) -> None:
-        self.compared, self._done, self._at = None, None, 0
+        self.compared, self._at = None, 0
         self._show_found()
         self.history.update([])
 
@@ -587,7 +548,7 @@ class StatesPage(View):
         refused = next((o.problem for o in outlines if o.problem is not None or o.last_lsn is None), None)
         self.body.visible = refused is None
         if refused is not None:
-            self._problem = refused
+            self.comparing.problem = refused
             return
         self.outlines = outlines
         whole = [o.last_lsn or 0 for o in outlines]
@@ -615,23 +576,20 @@ class StatesPage(View):
 
     def _compare(self) -> None:
         sides = self._sides()
-        if sides is None or self._comparing is not None:
+        if sides is None or self.comparing.busy:
             return
         engine = cast("Engine", self.engine.value)
-        self._problem, self._done = None, None
 
-        def work(job: Job) -> None:
-            self._done = compare_sides(*sides, engine, job)
+        def work(job: Job) -> Apply:
+            done = compare_sides(*sides, engine, job)
+            return lambda: self._take_compared(done)
 
-        self._comparing = self.session.jobs.start("comparing the states", work)
-        if self._comparing is None:
-            self._problem = self.session.jobs.problem
+        self.comparing.request("comparing the states", work)
         self.refresh()
 
     def _cancel(self) -> None:
         self.looking.cancel()
-        if self._comparing is not None:
-            self._comparing.cancel()
+        self.comparing.cancel()
 
     def _chosen(self) -> list[DiffRow]:
         rows = () if self.compared is None else self.compared.rows
@@ -673,18 +631,13 @@ class StatesPage(View):
         """Show new data."""
         self.chooser.refresh()
         self.looking.take()
-        comparing = self._comparing
-        if comparing is not None and comparing.ended:
-            self._comparing, self._problem = None, comparing.problem
-            done, self._done = self._done, None
-            if done is not None:
-                self._take_compared(done)
+        self.comparing.take()
         if not shown:
             return
         words = self.looking.words or (ABOUT if self.outlines is None else self._log_words())
-        self.status.object = sentence_html(words, problem=self._problem or self.looking.problem)
+        self.status.object = sentence_html(words, problem=self.comparing.problem or self.looking.problem)
         self.example.visible = self.outlines is None and not self.looking.words
-        self.bar.update(self._comparing or self.looking.job)
+        self.bar.update(self.comparing.job or self.looking.job)
         if self.body.visible:
             self.compare.disabled = self.session.busy
 
@@ -720,7 +673,7 @@ class StatesPage(View):
 
     def _show_page(self, rows: list[DiffRow], at: int, places: Places) -> None:
         shown = rows[at : at + PAGE_ROWS]
-        self.table.update(diff_rows(shown, places))
+        self.table.update([diff_row(row, places) for row in shown])
         self.back.disabled, self.on.disabled = at == 0, at + PAGE_ROWS >= len(rows)
         self.page_words.object = (
             f"rows {at + 1:,} to {at + len(shown):,} of {len(rows):,}" if shown else "no such row"

@@ -86,11 +86,13 @@ class Entry:
         )
 
 
-def read_folder(folder: Path, job: Job, *, origin: str) -> list[Entry]:
+def read_path(folder: Path, job: Job, *, origin: str, entry_id: str) -> list[Entry]:
     """Return an entry for each file of a folder that may hold a Run, by name; one Run at a time is in memory.
 
-    OptionsError for more than 500 of them.
+    A file has one, of this id. OptionsError for more than 500 files.
     """
+    if not folder.is_dir():
+        return [entry_at(folder, entry_id, origin)]
     names = sorted(path.name for path in folder.iterdir() if path.name.endswith(ENDING))
     if len(names) > FILES_MAX:
         refuse("path", origin, f"{len(names):,} files, and at most {FILES_MAX} are read")

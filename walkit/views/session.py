@@ -30,7 +30,7 @@ from walkit.read.claim import Claim
 from walkit.read.inventory import LogInventory
 from walkit.state.checkpoint import CheckpointReport
 from walkit.store import Store
-from walkit.views.background_jobs import Jobs
+from walkit.views.background_jobs import Jobs, sentence
 from walkit.views.fault_lab import Killed, RecoveryLab
 from walkit.views.history import EVENTS_MAX
 from walkit.views.run_list import Entry
@@ -348,7 +348,7 @@ class Session:
 
     def refuse(self, problem: str) -> None:
         """Say why something was not even tried."""
-        self.jobs.refuse(problem)
+        self.jobs.problem = problem
 
     # -- the worker thread
 
@@ -501,8 +501,7 @@ class Session:
         """Return the session's activity, as a sentence."""
         job = self.jobs.current
         if job is not None and job.title != "writing":
-            words = str(job)
-            return f"{words[:1].upper()}{words[1:]}."
+            return f"{sentence(job)}."
         writers = list(self._writers)
         if writers:
             said = f"Writing: {writers[0].load}; process {writers[0].pid}"
