@@ -11,8 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.support import fake_segments
-from tests.support import threads as waiting
 from tests.support.examples import examples
 from tests.support.fake_segments import DriverHarness, GatedSink, io_error
 from tests.support.threads import wait_until
@@ -32,7 +30,7 @@ from walkit.errors import LogClosedError, OptionsError
 from walkit.format.body import Columns as BodyColumns
 from walkit.format.frame import prepare_body
 from walkit.format.layout import HAS_VALUE
-from walkit.models.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls, device_model
+from walkit.models.device import ConstantLatency, Device, DeviceModel, LognormalLatency, Stalls
 from walkit.simulate import PRESETS, MeasuredLatency, order_cost
 from walkit.simulate.commit import Call, CommitSimulation, Host, Request, Step, body_of, body_sizes
 from walkit.simulate.order import expected_completion_per_s, slowest_of
@@ -299,17 +297,6 @@ def test_until_stops_the_clock_and_goes_on_later() -> None:
     assert parts.requests()["acknowledged_ns"].tolist() == whole.requests()["acknowledged_ns"].tolist()
 
 
-def test_the_volume_of_the_seed_issue_is_full_at_its_own_limit() -> None:
-    """On AutoMQ's volume, 64 writers with one record a frame reach 2,800 a second in either order, eight in flight."""
-    for completion in (False, True):
-        device = Device(device_model("essd-pl1-20g"))
-        simulation = CommitSimulation(device, in_flight=8, completion=completion, policy=OneRecordPerFrame())
-        for _ in range(64):
-            simulation.add_writer(calls(repeat(1024)))
-        simulation.run(until_ns=2_000_000 * US)
-        assert simulation.acknowledged == pytest.approx(5_600, rel=0.01)
-
-
 def test_a_negative_cost_is_refused() -> None:
     """A host that gives time back is an OptionsError."""
     with pytest.raises(OptionsError):
@@ -403,15 +390,6 @@ class OnThreads:
         self.harness.driver.stop(LogClosedError())
 
 
-@pytest.fixture
-def threads() -> Iterator[list[OnThreads]]:
-    """Drivers to be closed at the end."""
-    made: list[OnThreads] = []
-    yield made
-    for driver in made:
-        driver.close()
-
-
 def simulate(
     arrivals_us: list[int],
     *,
@@ -489,17 +467,3 @@ def test_threads_and_virtual_time_acknowledge_the_same(
         play(steps, on)
     finally:
         on.close()
-
-
-def test_a_driver_of_the_other_order_is_noticed(
-    threads: list[OnThreads], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A run in completion order whose second frame lands first, played to a driver of append order, does not fit."""
-    for module in (fake_segments, waiting):
-        monkeypatch.setattr(module, "GUARD_S", 0.5)  # what the driver never does is waited for
-    steps = simulate([0] * 6, in_flight=4, completion=True, policy=OneRecordPerFrame(), seed=1, failures=0)
-    landed = [step.number for step in steps if step.what == "land"]
-    assert landed != sorted(landed)
-    threads.append(OnThreads(in_flight=4, completion=False, policy=OneRecordPerFrame()))
-    with pytest.raises(AssertionError, match="waited"):
-        play(steps, threads[0])

@@ -86,14 +86,6 @@ def test_a_run_with_replicas_shows_how_long_it_waits_for_them() -> None:
         Replicas(devices=[varying], acks=2)
 
 
-def test_the_wait_for_order_shows_where_latency_varies() -> None:
-    """Write in append order on a device whose latency varies: frames wait for those before; in completion order not."""
-    completion = replace(ONE_EACH, ack_order="completion")
-    varying = DeviceModel(name="varying", latency=LognormalLatency(200, 1), queue_depth=8)
-    assert drive(SMALL, varying, ONE_EACH).latency["order"].percentile(50) > 0
-    assert drive(SMALL, varying, completion).latency["order"].percentile(100) == 0
-
-
 def test_an_open_loop_is_late_when_the_device_is_full() -> None:
     """Offered twice what one frame at a time can take, latency grows with the run; at half of it, it does not."""
     device = DeviceModel(name="d", latency=ConstantLatency(1_000))
