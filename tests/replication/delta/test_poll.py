@@ -148,16 +148,6 @@ def test_a_poll_that_wants_no_waiting_is_answered_at_once() -> None:
     assert readers.answered(readers.next(first, wait_ms=0)).delta == b""
 
 
-def test_the_closing_of_the_log_ends_the_waiting() -> None:
-    """Close while two readers wait: both are refused at once, no session is left, later polls are refused too."""
-    readers = Readers()
-    waiting = [readers.next(readers.begin()) for _ in range(2)]
-    readers.take(readers.core.end(PollRefusal(reason="closed", message="the log was closed")))
-    assert [readers.refused(token).reason for token in waiting] == ["closed", "closed"]
-    assert readers.core.sessions == 0
-    assert readers.refused(readers.ask(PollRequest())).reason == "closed"
-
-
 def test_appends_in_one_interval_are_one_answer() -> None:
     """Append many frames right after an answer: a poll gets all of them in one, when the interval is over."""
     readers = Readers(options=DeltaOptions(interval_ms=5))
@@ -168,21 +158,6 @@ def test_appends_in_one_interval_are_one_answer() -> None:
     assert token not in readers.given
     readers.wait(1)
     assert readers.answered(token).delta == said
-
-
-def test_a_reader_that_polls_without_a_pause_gets_an_answer_an_interval() -> None:
-    """Poll and append as fast as answers come, for a second: at most one answer for each interval."""
-    readers = Readers(options=DeltaOptions(interval_ms=10))
-    last = readers.begin()
-    until, answers = readers.now_ms + 1000, 0
-    while readers.now_ms < until:
-        token = readers.next(last, wait_ms=0)
-        readers.append()
-        readers.wait(1)
-        while token not in readers.given:
-            readers.wait(1)
-        last, answers = readers.answered(token), answers + 1
-    assert answers <= 101
 
 
 def test_a_repeated_notice_ends_a_wait() -> None:
@@ -359,16 +334,6 @@ def test_a_reader_can_leave() -> None:
     assert readers.core.sessions == 0
 
 
-def test_an_error_ends_all_sessions_and_the_next_poll_begins_one() -> None:
-    """Report that frames could not be taken: those that wait are refused, a new poll is answered in a new session."""
-    readers = Readers()
-    first = readers.begin()
-    token = readers.next(first)
-    readers.take(readers.core.end(PollRefusal(reason="failed", message="no memory")))
-    assert readers.refused(token).reason == "failed"
-    assert readers.answered(readers.next(first)).session_id != first.session_id
-
-
 def test_sessions_are_bounded_and_the_place_of_one_that_expired_is_given_again() -> None:
     """Open one session too many: refused; once the first has expired there is room."""
     readers = Readers(options=DeltaOptions(sessions_max=2, expiry_ms=100, interval_ms=0))
@@ -489,20 +454,6 @@ def test_a_range_that_misses_or_repeats_records_is_never_a_delta() -> None:
 
 
 # -- the hazards of the seed
-
-
-def test_a_mismatch_leaves_nothing_that_takes_frames() -> None:
-    """Replace sessions by mismatches, many times: one is left, and closed ones get no further frame."""
-    readers = Readers()
-    first = readers.begin()
-    sessions = [session.delta for session in readers.core._sessions.values()]
-    for _ in range(50):
-        first = readers.answered(readers.ask(PollRequest(session_id=first.session_id, session_epoch=9)))
-        sessions += [session.delta for session in readers.core._sessions.values()]
-    readers.append()
-    *closed, live = sessions
-    assert all((s.state, s.buffered_bytes) == (DeltaState.CLOSED, 0) for s in closed)
-    assert (live.state, readers.core.held_bytes) == (DeltaState.SYNCING, 64)
 
 
 class PollMachine(RuleBasedStateMachine):
