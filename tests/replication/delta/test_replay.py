@@ -14,7 +14,7 @@ import walkit
 from tests.support.examples import examples
 from tests.support.logs import tiny
 from tests.support.machines import that_did
-from walkit.errors import CorruptionError, GapError, StorageError
+from walkit.errors import GapError, StorageError
 from walkit.models import CrashingStorage
 from walkit.replication import ProtocolError
 from walkit.replication.core.backoff import Backoff
@@ -62,60 +62,6 @@ def applications(steps: list[ReplayStep]) -> list[tuple[int, int]]:
 
 
 # -- the replayer
-
-
-def test_an_error_that_may_pass_is_tried_again_without_progress() -> None:
-    """Fail the first load while those after it succeed: nothing is applied until it has, after growing delays."""
-    core = replayer()
-    first, *others = loads(core.answered(answer_up_to(12), 0))
-    for load in others:
-        core.loaded(load.number, "x", 256, end(load.last_lsn), 0)
-    now, delays = 0.0, []
-    for _ in range(2):
-        assert core.load_failed(first.number, StorageError("no answer"), now) == []
-        assert core.applied == end(0)
-        assert core.wake_at_ms is not None
-        delays.append(core.wake_at_ms - now)
-        assert core.tick(core.wake_at_ms - 1) == []
-        now = core.wake_at_ms
-        assert core.tick(now) == [LoadRange(first.number, 1, 4)]
-    assert delays == [50, 100]
-    assert applications(core.loaded(first.number, "x", 256, end(4), now)) == [(1, 4)]
-    assert core.counts.retries == 2
-
-
-@pytest.mark.parametrize("error", [GapError(1, 5), CorruptionError("damaged"), ValueError("anything")])
-def test_an_error_that_does_not_pass_ends_the_replay(error: Exception) -> None:
-    """Fail a load for good: the error is returned once, and nothing more is loaded or applied."""
-    core = replayer()
-    first, second, _ = loads(core.answered(answer_up_to(12), 0))
-    assert core.load_failed(second.number, error, 0) == [EndReplay(error)]
-    assert core.loaded(first.number, "x", 256, end(4), 0) == []
-    assert core.answered(answer_up_to(20), 0) == core.tick(1e9) == []
-    assert (core.applied, core.failure, core.wake_at_ms) == (end(0), error, None)
-
-
-def test_a_load_that_is_full_leaves_the_rest_to_the_next() -> None:
-    """Bring as many bytes as a load may, and fewer records: they are applied, and the others are loaded after them."""
-    core = replayer(limits=ReplayLimits(loads_max=1, load_bytes=256, bytes_max=1024))
-    (load,) = loads(
-        core.answered(
-            PollAnswer(
-                version=0, session_id=1, session_epoch=1, end=DeltaEnd(9, 0), log_id=LOG_ID, epoch_id=0
-            ),
-            0,
-        )
-    )
-    assert load == LoadRange(load.number, 1, 9)
-    for last in (4, 8):
-        steps = core.loaded(load.number, "x", 256, end(last), 0)
-        assert applications(steps) == [(last - 3, last)]
-        (load,) = loads(steps)
-        assert (load.first_lsn, load.last_lsn) == (last + 1, 9)
-        assert core.done(next(s.number for s in steps if isinstance(s, ApplyRange)), 0) == []
-    (step,) = core.loaded(load.number, "x", 64, end(9), 0)
-    assert isinstance(step, ApplyRange) and core.done(step.number, 0) == []
-    assert (core.applied.lsn, core.parts, core.counts.retries) == (9, 0, 0)
 
 
 def test_what_is_reported_twice_changes_nothing() -> None:
