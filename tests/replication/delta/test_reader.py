@@ -71,8 +71,7 @@ def mixed(log: walkit.WriteAheadLog, chance: random.Random, turns: int) -> int:
     return log.acked_lsn
 
 
-# slow: a buffer that never overflows, as the readers of the other tests have
-@pytest.mark.parametrize("buffer_bytes", [0, 2048, pytest.param(1 << 20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("buffer_bytes", [0, 2048])
 def test_a_readers_state_is_the_logs(stack: ExitStack, tmp_path: Path, buffer_bytes: int) -> None:
     """Follow a mixed load by delta, by both paths and by the log alone: state, LSNs and transactions are the log's."""
     log = stack.enter_context(walkit.open(tmp_path / "log", options=tiny()))
