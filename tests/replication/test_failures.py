@@ -32,21 +32,25 @@ from tests.support.examples import examples
 from tests.support.threads import Task
 from walkit._internal.threads import LogThread, WakeEvent
 from walkit.cli import main
+from walkit.copier.plan import MissingRange
 from walkit.errors import StorageError, WalkitError
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import DeltaReader, Primary, ProtocolError, Replica, ReplicaFailedError
-from walkit.replication.core.actions import Admit, Adopt, Import, MoveClaim, PublisherStep, Read
+from walkit.replication.core.actions import Admit, Adopt, Import, MoveClaim, Prepare, PublisherStep, Read
+from walkit.replication.core.bootstrap import FETCHES_MAX
 from walkit.replication.core.publisher import HISTORY_CHARS, Publisher
 from walkit.replication.core.subscriber import Subscriber
 from walkit.replication.logs.imported_log import ImportedLog
 from walkit.replication.protocol.messages import (
     Ack,
+    Chunk,
     FromPublisher,
     FromSubscriber,
     Heartbeat,
     Hello,
     Nack,
+    Plan,
     Refusal,
 )
 from walkit.replication.protocol.wire import (
@@ -199,6 +203,8 @@ def mutated(seed: int, history: History) -> Iterator[FromPublisher]:
             first_batch(history, change.random.randint(1, 4)),
             Heartbeat(sent_position=0, source_lsn=0, source_position=0),
             Refusal(reason=reason, message="no"),
+            Plan(manifest=bytes(64), sizes=(4096, 9)),
+            Chunk(file=0, offset=0, data=bytes(4096)),
         )
         data = encode_from_publisher(change.random.choice(honest))
         with suppress(WireError):
@@ -211,7 +217,7 @@ def test_no_content_raises_in_the_core_or_breaks_a_log(seed: int, welcomed: bool
     """Say anything that the wire can carry: the core raises nothing, and a log takes what it gives out, and opens."""
     history, storage = whole(), CrashingStorage()
     log = ImportedLog(storage, SMALL)
-    subscriber = Subscriber("r")
+    subscriber = Subscriber("r", bootstraps=True)
     subscriber.start(0)
     subscriber.connected(0)
     for message in (*[welcome(history)] * welcomed, *mutated(seed, history)):
@@ -221,6 +227,9 @@ def test_no_content_raises_in_the_core_or_breaks_a_log(seed: int, welcomed: bool
                 log.adopt(to.log_id, created_us=to.created_us, ack_order=to.ack_order, extra={})
             elif isinstance(step, Import):
                 subscriber.imported(log.import_run(step.run, step.lineage), 0)
+            elif isinstance(step, Prepare):
+                missing = tuple(MissingRange(n, 0, size) for n, size in enumerate(step.plan.sizes))
+                assert len(subscriber.prepared(missing, 0)) <= FETCHES_MAX
     assert (subscriber.state == "failed") == (subscriber.error is not None)
     assert subscriber.error is None or isinstance(subscriber.error, WalkitError)
     end = log.end
