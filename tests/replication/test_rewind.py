@@ -32,8 +32,6 @@ from walkit.errors import (
 )
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import PeerError, Primary, Replica, RewindError, promote, rejoin, rewind
-from walkit.replication.primary import claims as replica_claims
-from walkit.segments.consumer_files import claim_facts
 from walkit.segments.manifest_store import load_manifest
 from walkit.state.snapshot import snapshot_lsns
 from walkit.storage import FileStorage, Storage
@@ -80,15 +78,14 @@ def test_the_old_primary_follows_the_new_one_after_a_rewind(tmp_path: Path) -> N
     assert walkit.verify(tmp_path / "old").ok
 
 
-@pytest.mark.parametrize("more", [0, 5])
-def test_a_promotion_without_records_is_taken_back_where_that_is_asked(tmp_path: Path, more: int) -> None:
+def test_a_promotion_without_records_is_taken_back_where_that_is_asked(tmp_path: Path) -> None:
     """Promote, write nothing, follow the old primary: refused; with `rewind` the epoch goes, and it follows at once."""
     followed(tmp_path / "old", tmp_path / "new")
     promote(tmp_path / "new")
     Store.open(tmp_path / "new", options=SMALL).close()
     events: list[dict[str, object]] = []
     with Store.open(tmp_path / "old", options=SMALL) as store, Primary(store) as primary:
-        last = put(store, more) if more else store.log.acked_lsn
+        last = put(store, 5)
         with Replica(tmp_path / "new", primary.address, options=SMALL) as replica:
             until(lambda: isinstance(replica.error, DivergenceError), "the refusal")
         assert len(load_manifest(FileStorage(str(tmp_path / "new"))).lineage) == 2
@@ -173,19 +170,6 @@ def test_rejoin_of_a_log_that_parted_before_its_first_record(tmp_path: Path) -> 
         assert (report.action, report.first_lsn) == ("anew", 1) and not (tmp_path / "old").exists()
 
 
-def test_without_being_asked_nothing_is_rewound(tmp_path: Path) -> None:
-    """Follow a diverged log without `rewind`: DivergenceError, and all 100 records are still there."""
-    with diverged(tmp_path, tmp_path / "old") as (_, address):
-        with Replica(tmp_path / "old", address, options=SMALL) as replica:
-            with pytest.raises(DivergenceError) as caught:
-                replica.wait_for(200, 30)
-            assert not isinstance(caught.value, RewindError)
-            assert caught.value.first_lsn == 61 and lsns(replica.log.read()) == list(range(1, 101))
-        for refused in ({"force_rewind": True}, {"rewind": 1}, {"new_identity": 1}, {"force_rewind": "no"}):
-            with pytest.raises(OptionsError):
-                Replica(tmp_path / "old", address, **refused)
-
-
 def test_readers_past_the_common_point_forbid_a_rewind(tmp_path: Path) -> None:
     """Claim, and chain a replica, past LSN 60: refused with their names; forced, each of them notices it."""
     with diverged(tmp_path, tmp_path / "old") as (promoted, address):
@@ -242,39 +226,6 @@ def test_a_trim_or_a_compaction_past_the_common_point_needs_a_bootstrap(tmp_path
             assert bytes_of(FileStorage(str(tmp_path / name))) == before
 
 
-def test_a_snapshot_past_the_common_point_goes_where_the_log_reaches_back(tmp_path: Path) -> None:
-    """Checkpoint without a trim at LSN 100 and rewind to 60: the snapshot goes, and the state is that of LSN 60."""
-    with diverged(tmp_path, tmp_path / "old"):
-        with Store.open(tmp_path / "old", options=SMALL) as store:
-            wanted = dict(store.state_at(60))
-            store.checkpoint(trim=False)
-        report = rewind(tmp_path / "old", 61)
-        assert (report.end_lsn, report.last_lsn, report.snapshots_dropped) == (60, 100, (100,))
-        assert rewind(tmp_path / "old", 61).bytes_kept == 0
-        with Store.open(tmp_path / "old", options=SMALL) as store:
-            assert dict(store.items()) == wanted
-            assert store.put(b"k", b"v").last_lsn == 61
-
-
-def test_another_log_and_an_open_one_are_not_rewound(tmp_path: Path) -> None:
-    """Follow another log with `rewind`: "foreign"; rewind a log that is open: LogLockedError; nothing is changed."""
-    with (
-        Store.open(tmp_path / "other", options=SMALL) as other,
-        Store.open(tmp_path / "log", options=SMALL) as store,
-        Primary(store) as primary,
-    ):
-        put(other, 5)
-        put(store, 5)
-        with pytest.raises(LogLockedError):
-            rewind(tmp_path / "other", 3)
-        other.close()
-        with Replica(tmp_path / "other", primary.address, options=SMALL, rewind=True) as replica:
-            with pytest.raises(RewindError) as caught:
-                replica.wait_for(10, 30)
-            assert caught.value.reason == "foreign"
-            assert lsns(replica.log.read()) == [1, 2, 3, 4, 5]
-
-
 def test_a_power_cut_at_any_change_of_a_rewind(tmp_path: Path) -> None:
     """Cut the power before each change: each image opens to the state of LSN 30 or 50, and what went is kept."""
     base = CrashingStorage()
@@ -284,7 +235,7 @@ def test_a_power_cut_at_any_change_of_a_rewind(tmp_path: Path) -> None:
         store.checkpoint(trim=False)
     film = Filmed(base.process_kill())
     film.running = True
-    rewind(film, 31)
+    assert rewind(film, 31).snapshots_dropped == (50,)
     film.take("the end")
     assert len(film.images) > 15
     seen = set()
@@ -479,56 +430,6 @@ def test_no_record_goes_without_being_asked(tmp_path: Path) -> None:
 # -- a replica that serves replicas of its own
 
 
-def claimed(replica: Replica) -> list[int | None]:
-    """From where on claims in a replica's folder keep records."""
-    return [fact.first_lsn for fact in claim_facts(replica.log.storage, replica.log.manifest)]
-
-
-def test_the_trim_of_a_replica_waits_for_its_own_replicas(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Stop the last of three, checkpoint the middle: it keeps what the last one has not."""
-    monkeypatch.setattr(replica_claims, "MOVE_S", 0.25)
-    with (
-        Store.open(tmp_path / "log", options=SMALL) as store,
-        Primary(store) as primary,
-        Replica(tmp_path / "middle", primary.address, options=SMALL) as middle,
-    ):
-        middle.wait_for(put(store, 50), 30)
-        with Primary(middle.log, lease_s=600) as second:
-            with Replica(tmp_path / "last", second.address, options=SMALL) as last:
-                last.wait_for(50, 30)
-                until(lambda: claimed(middle) == [51], "the claim of the last")
-            middle.wait_for(put(store, 100), 30)
-            assert middle.checkpoint().low_watermark == 50
-            with Replica(tmp_path / "last", second.address, options=SMALL) as last:
-                last.wait_for(150, 30)
-                assert last.store.items() == store.items()
-                until(lambda: claimed(middle) == [151], "the claim to move")
-
-
-def test_a_primary_of_a_replica_ends_with_its_log(tmp_path: Path) -> None:
-    """Stop the middle of three: its primary says "closed", and the last one waits and continues with a new one."""
-    with Store.open(tmp_path / "log", options=SMALL) as store, Primary(store) as primary:
-        middle = Replica(tmp_path / "middle", primary.address, options=SMALL).start()
-        middle.wait_for(put(store, 20), 30)
-        with (
-            Primary(middle.log) as second,
-            Replica(tmp_path / "last", second.address, options=SMALL) as last,
-        ):
-            last.wait_for(20, 30)
-            middle.stop()
-            assert second.status().state == "closed"
-            until(lambda: last.status().state != "streaming", "the end of the session")
-            address = second.address
-            second.stop()
-            with Replica(tmp_path / "middle", primary.address, options=SMALL) as again:
-                again.wait_for(put(store, 20), 30)
-                with Primary(again.log, address):
-                    last.wait_for(40, 30)
-                    assert last.store.items() == store.items()
-
-
 def test_a_primary_of_a_replica_outlives_its_logs(tmp_path: Path, stack: ExitStack) -> None:
     """Serve a replica before its first contact, over a bootstrap, a failed storage and a rewind: the last follows."""
     storage = FaultyStorage(FileStorage(str(tmp_path / "middle")))
@@ -564,11 +465,9 @@ def test_a_primary_of_a_replica_outlives_its_logs(tmp_path: Path, stack: ExitSta
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
-    """Serve a replica without a log, and with leases that no hold can have: typed errors before anything listens."""
+    """Serve a replica without a log, and give options of a rewind that are none: typed errors."""
     with Replica(tmp_path / "replica", "127.0.0.1:1") as replica, pytest.raises(LogNotFoundError):
         Primary(replica.log)
-    with Store.open(tmp_path / "log", options=SMALL) as store:
-        for wrong in (0, -1, float("inf"), "soon"):
-            with pytest.raises(OptionsError) as caught:
-                Primary(store, lease_s=wrong)  # type: ignore[arg-type]
-            assert caught.value.option == "lease_s"
+    for refused in ({"force_rewind": True}, {"rewind": 1}, {"new_identity": 1}, {"force_rewind": "no"}):
+        with pytest.raises(OptionsError):
+            Replica(tmp_path / "other", "127.0.0.1:1", **refused)
