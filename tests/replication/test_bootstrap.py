@@ -287,22 +287,6 @@ def test_a_part_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
         assert sum(missing) == needed - kept
 
 
-def test_a_full_disk_is_tried_again(tmp_path: Path) -> None:
-    """Fail the writing of parts with ENOSPC: the replica reports it and keeps its parts; with room it continues."""
-    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
-    full = storage.fail("write", "bootstrap-*.part", nth=9, times=None, errno=errno.ENOSPC)
-    with (
-        trimmed(tmp_path / "p") as log,
-        Primary(log) as primary,
-        Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica,
-    ):
-        until(lambda: full.hits > 2, "the full disk")
-        assert replica.status().state != "failed"
-        full.cancel()
-        replica.wait_for(log.append(b"the last").last_lsn, WAIT_S)
-        assert_equal(log, replica)
-
-
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.ENOENT])
 @pytest.mark.parametrize("operation", ["synced_write", "create"])
 def test_a_storage_that_fails_under_a_streaming_replica_is_tried_again(
@@ -373,23 +357,6 @@ def test_a_full_disk_within_the_switch_is_tried_again(
         assert_equal(log, replica)
     assert walkit.verify(tmp_path / "r").ok
     assert gathered(tmp_path / "r") == []
-
-
-def test_a_replica_whose_disk_stays_full_within_the_switch_stops(tmp_path: Path) -> None:
-    """Stop it while the switch fails: no thread waits forever, and the next replica on the folder does the rest."""
-    storage = FaultyStorage(FileStorage(str(tmp_path / "r")))
-    with trimmed(tmp_path / "p", 60) as log, Primary(log) as primary:
-        with Replica(storage, primary.address, options=SMALL, backoff=quick()) as replica:
-            # The adoption writes the manifest first.
-            full = storage.fail("replace", "manifest", nth=2, times=None, errno=errno.ENOSPC)
-            until(lambda: full.hits > 1, "the full disk")
-            waiting = Task(lambda: replica.wait_for(60, WAIT_S))
-        with pytest.raises(walkit.LogClosedError):
-            waiting.result()
-        full.cancel()
-        with follower(tmp_path / "r", primary) as replica:
-            replica.wait_for(60, WAIT_S)
-            assert_equal(log, replica)
 
 
 def test_a_link_that_breaks_within_the_first_piece_brings_a_bootstrap_to_its_end(tmp_path: Path) -> None:
