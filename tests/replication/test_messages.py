@@ -21,7 +21,6 @@ from tests.replication.forged_messages import serving_bytes, welcomed
 from tests.replication.frame_history import messages_of, whole
 from tests.support.crashes import SMALL
 from walkit.errors import DivergenceError, OptionsError
-from walkit.format.checksum import crc32c
 from walkit.format.manifest import EpochRecord, LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
@@ -104,18 +103,6 @@ def test_every_flipped_bit_and_every_cut_is_seen(message: FromSubscriber | FromP
             decode(data[:size])
     with pytest.raises(DamagedMessageError):
         decode(data + b"\0")
-
-
-def test_the_checksum_is_a_field_that_any_protobuf_reads() -> None:
-    """Parse messages with the generated code alone: the last field is the CRC-32C of the bytes before it."""
-    for data, kind in (
-        (encode_from_subscriber(TO_PUBLISHER[0]), pb.SubscriberMessage),
-        (encode_from_publisher(WELCOME), pb.PublisherMessage),
-    ):
-        message = kind.FromString(data)
-        assert message.crc == crc32c(data[:-5])
-        message.ClearField("crc")
-        assert message.SerializeToString() == data[:-5]
 
 
 @pytest.fixture
