@@ -16,7 +16,7 @@ from tests.replication.frame_history import History, whole
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
-from walkit.replication.logs.source import OpenSource, StoredSource
+from walkit.replication.logs.source import OpenSource
 from walkit.replication.logs.tail_watch import TailWatch
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.shared_runs import KEPT_BYTES, SharedRuns
@@ -24,7 +24,6 @@ from walkit.replication.protocol import walkit_pb2
 from walkit.replication.protocol.frame_run import FrameRun
 from walkit.replication.protocol.messages import Batch
 from walkit.replication.protocol.wire import decode_from_publisher, encode_from_publisher
-from walkit.storage import FileStorage
 
 pb: Any = walkit_pb2
 
@@ -136,26 +135,6 @@ def test_the_end_of_a_log_is_news(tmp_path: Path) -> None:
     assert source.ended()
     until(lambda: len(called) > before, "the end")
     unwatch()
-
-
-def test_a_stored_log_is_watched_by_one_thread_while_any_watch(tmp_path: Path) -> None:
-    """Two watch a log of another opening: both are called for its records, one thread looks, and ends with the last."""
-    with walkit.open(tmp_path / "p") as log:
-        source = StoredSource(FileStorage(str(tmp_path / "p")))
-        news = [threading.Event(), threading.Event()]
-        unwatch = [source.watch(one.set) for one in news]
-        assert threads("walkit-end-watch") == 1
-        log.append(b"x")
-        assert all(one.wait(WAIT_S) for one in news)
-        assert source.durable()[0] == 1
-        unwatch[0]()
-        news[0].clear()
-        news[1].clear()
-        log.append(b"y")
-        assert news[1].wait(WAIT_S) and not news[0].is_set()
-        unwatch[1]()
-        unwatch[1]()
-        until(lambda: threads("walkit-end-watch") == 0, "the end of the thread")
 
 
 def test_a_log_that_cannot_be_read_is_news_too() -> None:
