@@ -25,7 +25,6 @@ from walkit.errors import (
     OptionsError,
 )
 from walkit.events import EventSink
-from walkit.format.frame import FrameHeader
 from walkit.objects.entrance import log_at
 from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.segments_folder import segments_folder
@@ -67,9 +66,6 @@ def frames_at(place: Any) -> object:
     [
         ("objects:{}/log", "{}/copy", "stored"),
         ("{}/log", "objects:{}/copy", "open"),
-        # slow: each kind of source and of target is in one of the others
-        pytest.param("objects:{}/log", "{}/copy", "open", marks=pytest.mark.slow),
-        pytest.param("objects:{}/log", "objects:{}/copy", "stored", marks=pytest.mark.slow),
     ],
 )
 def test_a_copy_follows_its_log_and_is_promoted(kind: str, copied: str, served: str, tmp_path: Path) -> None:
@@ -240,13 +236,8 @@ def test_an_import_that_dies_before_any_request_goes_on() -> None:
         assert bytes_of(shown(store)) == wanted
         assert load_manifest(shown(store)).lineage == manifest.lineage
         with walkit.open(store.client()) as own:  # what a failover does, needs every object of a log
-            assert own.append(b"own").first_lsn == acked_of(wanted) + 1
+            assert own.append(b"own").first_lsn == max(header.last_lsn for header, _ in wanted) + 1
     assert number > 15, number
-
-
-def acked_of(frames: list[tuple[FrameHeader, bytes]]) -> int:
-    """Return the last LSN of frames."""
-    return max(header.last_lsn for header, _ in frames)
 
 
 def test_a_primary_that_died_with_puts_under_way_becomes_a_replica(tmp_path: Path) -> None:
