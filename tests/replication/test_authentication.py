@@ -344,14 +344,10 @@ def test_a_replica_of_an_older_primary_fails_by_name(tmp_path: Path) -> None:
 # -- places
 
 
-# slow: more callers than are served; thirty-two fill all places by default
-@pytest.mark.parametrize("silent", [32, pytest.param(150, marks=pytest.mark.slow)])
-def test_callers_that_say_nothing_keep_no_one_out(
-    log: walkit.WriteAheadLog, tmp_path: Path, silent: int
-) -> None:
+def test_callers_that_say_nothing_keep_no_one_out(log: walkit.WriteAheadLog, tmp_path: Path) -> None:
     """Open calls and say nothing in them: a replica is served beside them at once, and they are ended within 2 s."""
     with Primary(log) as primary, ExitStack() as stack:
-        callers = [stack.enter_context(Caller(primary.address)) for _ in range(silent)]
+        callers = [stack.enter_context(Caller(primary.address)) for _ in range(32)]
         until(lambda: len(primary._sessions) >= 32, "the silent callers")
         with Replica(tmp_path / "r", primary.address, backoff=Backoff(5, 50)) as replica:
             assert replica.wait_for(100, 12.0) == 100
