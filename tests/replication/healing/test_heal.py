@@ -365,26 +365,6 @@ def test_a_peer_that_falls_silent_is_given_up(
     until(lambda: not any(t.name == "walkit-range-watch" for t in threading.enumerate()), "the watches' end")
 
 
-def test_a_network_that_flips_bits_changes_nothing(log: Path, kept: Path, tmp_path: Path) -> None:
-    """Heal over TLS through a proxy that flips bits: a typed error and nothing changed, or it is healed."""
-    write(segments(log)[1], 9_000, FLIPPED)
-    before, ours = contents(log), Authority(tmp_path / "ours")
-    with (
-        Primary(kept, tls=ours.server()) as primary,
-        TcpProxy(primary.address, trouble="flip", seed=3) as proxy,
-    ):
-        for _ in range(4):
-            try:
-                heal(log, proxy.address, tls=ours.client())
-            except walkit.WalkitError:
-                assert contents(log) == before
-        assert proxy.flipped
-        proxy.trouble = ""
-        proxy.cut()
-        assert heal(log, proxy.address, tls=ours.client()).ok
-    assert_as(log, kept)
-
-
 def test_callers_that_read_nothing_lose_their_places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Take all places with calls that read one message and no more: after the time of a stall another is served."""
     with walkit.open(tmp_path / "p") as log, Primary(log) as primary:
