@@ -22,8 +22,8 @@ from walkit.simulate.world_faults import CHAOS_MS, KINDS, LINK_KINDS, NODES, Sch
 from walkit.simulate.world_report import WorldReport, explore
 from walkit.simulate.world_rules import RULES
 
-SCHEDULES = examples(20)
-"""5; 20 for a release, beside the 10,000 of the slow test."""
+SCHEDULES = examples(12)
+"""3; 12 for a release, beside the 10,000 of the slow test."""
 SHORT_MS = 3_000.0
 """So long there are faults in the schedules that need not be whole."""
 SKIPPING = MUTANTS["an error counted as progress"]
@@ -87,24 +87,23 @@ def test_a_run_that_never_shows_something_fails(monkeypatch: pytest.MonkeyPatch)
         assert f"never happened: {'; '.join(report.missed)}" in shown
     facts = report.to_dict()
     assert facts["missed"] == list(report.missed) and facts["counts"]["delta"] > 0
-    assert not explore(2, keep=()).failed
+    assert not explore(2, keep=(), chaos_ms=SHORT_MS / 6).failed
 
 
 def test_one_seed_gives_the_same_run_in_another_process() -> None:
-    """Run two seeds here and in a process with another hash seed: equal digests; another seed has another one."""
+    """Run a seed here and in a process with another hash seed: equal reports; another seed has another digest."""
     code = (
         "from walkit.simulate.world_report import explore; import json; "
-        f"r = explore(8, 2, chaos_ms={SHORT_MS / 2}).to_dict(); r.pop('real_s'); print(json.dumps(r))"
+        f"r = explore(8, chaos_ms={SHORT_MS / 3}).to_dict(); r.pop('real_s'); print(json.dumps(r))"
     )
     environment = {**os.environ, "PYTHONHASHSEED": "77"}
     there = subprocess.run(
         [sys.executable, "-c", code], capture_output=True, check=True, text=True, env=environment
     )
-    here = explore(8, 2, chaos_ms=SHORT_MS / 2).to_dict()
+    here = explore(8, chaos_ms=SHORT_MS / 3).to_dict()
     here.pop("real_s")
     assert json.loads(there.stdout) == here
-    one, other = (run_schedule(Schedule(seed=seed, chaos_ms=SHORT_MS / 6)) for seed in (8, 9))
-    assert one.digest != other.digest
+    assert run_schedule(Schedule(seed=9, chaos_ms=SHORT_MS / 3)).digest != here["digest"]
 
 
 @pytest.mark.parametrize("name", CHEAP)
