@@ -220,6 +220,18 @@ def test_ranges_that_a_peer_lacks_are_reported_and_left(
     assert lacking.read_bytes() == damaged and not walkit.verify(log).ok
 
 
+def test_a_log_of_large_blocks_in_completion_order_is_healed(tmp_path: Path) -> None:
+    """Heal a compressed log of direct I/O in completion order from its copy: byte for byte what it was."""
+    options = replace(OPTIONS, direct_io=True, codec="zstd", ack_order="completion", in_flight=4)
+    with walkit.open(tmp_path / "log", options=options) as log:
+        fill(log, 60)
+    shutil.copytree(tmp_path / "log", tmp_path / "copy")
+    write(segments(tmp_path / "log")[1], SEGMENT_HEADER_BYTES + 8, FLIPPED)
+    with Primary(tmp_path / "copy") as primary:
+        assert heal(tmp_path / "log", primary.address).ok
+    assert_as(tmp_path / "log", tmp_path / "copy")
+
+
 def test_a_frame_that_cannot_fit_is_not_taken_in(tmp_path: Path) -> None:
     """Ask for small frames, and get a large one: refused by its size, before it is read."""
     options = walkit.LogOptions(segment_bytes=32 << 20, frame_bytes_max=16 << 20)
@@ -285,8 +297,8 @@ def assert_healed_by_the_next(image: CrashingStorage, peer: Primary, moment: str
 def test_a_failure_at_any_operation_leaves_what_was_or_what_is_healed(kept: Path, peer: Primary) -> None:
     """Fail each operation on the storage in turn, then cut the power: the same call heals what is left."""
     damaged = damaged_copy(kept)
-    for operation in ("create", "write", "sync", "drop_cached", "replace", "sync_directory"):
-        for nth in range(1, 100):
+    for operation in ("create", "write", "sync", "drop_cached", "replace", "sync_directory", "read", "open"):
+        for nth in range(1, 400, 11 if operation == "read" else 1):
             crashing = damaged.process_kill()
             storage = FaultyStorage(crashing)
             fault = storage.fail(operation, nth=nth)
