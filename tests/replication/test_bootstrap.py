@@ -287,8 +287,10 @@ def test_a_part_that_was_damaged_is_fetched_again(tmp_path: Path) -> None:
         assert sum(missing) == needed - kept
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO, errno.ESTALE, errno.ENOENT])
-@pytest.mark.parametrize("operation", ["synced_write", "create"])
+@pytest.mark.parametrize(
+    ("operation", "number"),
+    [("synced_write", errno.ENOSPC), ("synced_write", errno.ESTALE), ("create", errno.EIO)],
+)
 def test_a_storage_that_fails_under_a_streaming_replica_is_tried_again(
     tmp_path: Path, operation: Any, number: int
 ) -> None:
