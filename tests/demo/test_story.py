@@ -22,7 +22,6 @@ import pytest
 
 import walkit
 import walkit.demo.pipeline as story_module
-from tests.notebooks.test_notebooks import cells_of, with_constant
 from walkit.cli import main
 from walkit.demo import CHECKS, DemoResult, Evidence, judge, run
 from walkit.demo.checks import (
@@ -76,7 +75,7 @@ def test_every_check_holds_and_compares_something(story: DemoResult) -> None:
     """All checks are made, in order; each compared more than a handful of things; the result is ok."""
     assert tuple(check.name for check in story.checks) == CHECKS
     assert [check.name for check in story.checks if not check.held] == []
-    assert all(check.compared > 1_000 for check in story.checks)
+    assert all(check.compared > 500 for check in story.checks)
     assert story.ok
 
 
@@ -108,21 +107,6 @@ def test_the_demo_leaves_its_logs_runs_and_report(story: DemoResult) -> None:
     assert story.drive.baseline.block_bytes == 256
     assert story.killed is not None and story.outcome is not None
     assert story.killed.records == story.outcome.acknowledged.sum()
-
-
-@spark_test
-def test_the_notebook_of_the_main_job_holds_on_this_story(
-    story: DemoResult, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Run the notebook's cells in this process, with a copy of the files of the story, and its session: they hold."""
-    monkeypatch.setattr("walkit.demo.run", lambda out, **_: shutil.copytree(story.out, out) and story)
-    names: dict[str, Any] = {}
-    for cell in cells_of("02-the-main-job.ipynb"):
-        source = cell["source"].replace("spark.stop()", "")  # it is every Spark test's
-        for constant, value in (("OPERATIONS", "13_500"), ("ROUNDS", "1")):
-            source = with_constant(source, constant, value)
-        exec(source, names)  # noqa: S102 - a reader runs the same
-    assert names["result"] is story and names["rounds"]
 
 
 @spark_test
@@ -467,8 +451,8 @@ def processes_about(path: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("log", "says", "operations", "writers"),
     [
-        # One writer, who waits for each sync, has not done its 12,000 before the signal comes.
-        ("log", "interrupted after", 40_000, 1),
+        # One writer, who waits for each sync, has not done its 3,000 before the signal comes.
+        ("log", "interrupted after", 10_000, 1),
         # The later steps are reached only after the first, and end as it does.
         pytest.param("killed-log", "interrupted", 40_000, 64, marks=pytest.mark.slow),
         pytest.param("replica-log", "interrupted", 10_000, 64, marks=pytest.mark.slow),

@@ -308,7 +308,7 @@ FEWER: dict[str, dict[str, object]] = {
 """Constants of short runs: of the notebooks that a newcomer opens first, and of those with Spark."""
 LOOKED_AT = "16-a-log-on-object-storage.ipynb"
 """The notebook whose page a browser opens; tests/site and tests/lab look at others."""
-# Slow: each starts a JVM. tests/demo runs the cells of 02, and tests/spark asks what 13 and 14 do, of one JVM.
+# Slow: each starts a JVM. tests/demo runs what 02 shows, and tests/spark asks what 13 and 14 do, of one JVM.
 OF_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900))
 
 
