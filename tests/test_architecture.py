@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import ast
+import gc
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.support.code_lines import BUDGETS, code_lines, over_budget, room_lines
-from tests.support.import_graph import import_graph, imported, statements
+from tests.support.import_graph import import_graph, imported, parsed, statements, trees
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -183,7 +184,7 @@ def locks_without_comment(files: Mapping[str, str]) -> list[str]:
     for path, source in files.items():
         if not NAMES_A_LOCK.search(source):
             continue
-        lines, tree = [*source.splitlines(), ""], ast.parse(source)
+        lines, tree = [*source.splitlines(), ""], parsed(source)
         steps: list[tuple[str, ast.AST]] = [("", step) for step in tree.body]
         steps += [(c.name, step) for c in tree.body if isinstance(c, ast.ClassDef) for step in ast.walk(c)]
         for owner, step in steps:
@@ -211,7 +212,7 @@ def too_long(files: Mapping[str, str]) -> list[str]:
         lines = source.count("\n") + (not source.endswith("\n"))
         if lines > MODULE_LINES_MAX:
             found.append(f"{path}: {lines} lines")
-        for node in statements(ast.parse(source)):
+        for node in statements(parsed(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 length = (node.end_lineno or node.lineno) - node.lineno + 1
                 if length > FUNCTION_LINES_MAX:
@@ -224,10 +225,16 @@ def without_docstring(files: Mapping[str, str]) -> list[str]:
     return [path for path, source in files.items() if not BEGINS_WITH_WORDS.match(source)]
 
 
+WITH_GOAL = re.compile(r'def test_\w+\((?:.*|\n(?: .*\n)*? *)\)(?: -> \S+)?:\n +"""\S.*"""\n')
+"""The head of a test function with a docstring of one line; a file that has no other `def test_` is not parsed."""
+
+
 def without_goal(files: Mapping[str, str]) -> list[str]:
     """Tests whose docstring is absent or more than one line."""
     found = []
     for path, source in files.items():
+        if source.count("def test_") == len(WITH_GOAL.findall(source)):
+            continue
         for node in statements(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
                 goal = ast.get_docstring(node)
@@ -258,6 +265,26 @@ def test_an_import_that_goes_up_is_named_however_it_is_written() -> None:
         "walkit/spark/source.py:1: spark imports walkit.open through the front door",
         "walkit/attic/__init__.py:1: walkit/attic is not a room",
     ]
+
+
+SENTENCE = re.compile(r"([A-Z0-9`\"'(]|walkit|pyarrow|gRPC).*\.")
+"""A capital or a name as it is written, and a period at the end."""
+
+
+def first_line(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
+    """Return the first line of a docstring, "None." without one."""
+    said = ast.get_docstring(node, clean=False)
+    return said.strip().splitlines()[0] if said else "None."
+
+
+@pytest.fixture(scope="module", autouse=True)
+def parsed_once(checkout: Checkout) -> Iterator[None]:
+    """Parse each module once for all tests of this file; a collection of garbage would only look through the trees."""
+    gc.disable()
+    trees.update((source, ast.parse(source)) for source in python_files(checkout, *MEASURED).values())
+    yield
+    trees.clear()
+    gc.enable()
 
 
 def python_files(checkout: Checkout, *roots: str) -> dict[str, str]:
@@ -365,9 +392,24 @@ def test_every_module_has_a_docstring(checkout: Checkout) -> None:
     assert not found, "\n".join(found)
 
 
+def test_the_first_line_of_a_docstring_is_a_sentence(checkout: Checkout) -> None:
+    """Read every docstring of the package: its first line has a capital or a name in front and a period at the end."""
+    first = [
+        f"{path}: {first_line(node)}"
+        for path, source in python_files(checkout, "walkit/").items()
+        if not path.endswith(("_pb2.py", "_pb2_grpc.py"))
+        for tree in (parsed(source),)
+        for node in (tree, *statements(tree))
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
+    assert len(first) > 5_000
+    assert [line for line in first if not SENTENCE.fullmatch(line.partition(": ")[2])] == []
+
+
 def test_every_test_has_its_goal(checkout: Checkout) -> None:
     """Every test function has a docstring of exactly one line."""
-    assert without_goal({"a.py": 'def test_a():\n    """Two\n    lines."""\ndef test_b(): ...\n'}) != []
+    wrong = 'def test_a():\n    """Two\n    lines."""\nasync def test_b(\n    x: int\n) -> None:\n    pass\n'
+    assert without_goal({"a.py": wrong}) == ["a.py:1: test_a", "a.py:4: test_b"]
     found = without_goal(python_files(checkout, "tests/"))
     assert not found, "\n".join(found)
 

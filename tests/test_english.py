@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import json
 import re
 import subprocess
@@ -10,9 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.support.import_graph import statements
 from tests.support.plain_english import COUNTS, READ, counted, hits
-from tests.test_architecture import python_files
 
 if TYPE_CHECKING:
     from tests.conftest import Checkout
@@ -21,14 +18,6 @@ HELD_SINCE = "508cf8e"
 """The first commit whose title is held to the rule."""
 TITLE = re.compile(r"(?!\w+(?:ed|ing)\b)[A-Z][a-z]+\b.{1,70}")
 """A verb first, as an order; at most 72 characters."""
-SENTENCE = re.compile(r"([A-Z0-9`\"'(]|walkit|pyarrow|gRPC).*\.")
-"""A capital or a name as it is written, and a period at the end."""
-
-
-def first_line(node: ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) -> str:
-    """Return the first line of a docstring, "None." without one."""
-    said = ast.get_docstring(node, clean=False)
-    return said.strip().splitlines()[0] if said else "None."
 
 
 def test_no_file_has_more_hits_than_it_had(checkout: Checkout) -> None:
@@ -45,20 +34,6 @@ def test_no_file_has_more_hits_than_it_had(checkout: Checkout) -> None:
     assert known and set(known) <= set(checkout.names()), (
         "english.json names a file that is gone: run --lower"
     )
-
-
-def test_the_first_line_of_a_docstring_is_a_sentence(checkout: Checkout) -> None:
-    """Read every docstring of the package: its first line has a capital or a name in front and a period at the end."""
-    first = [
-        f"{path}: {first_line(node)}"
-        for path, source in python_files(checkout, "walkit/").items()
-        if not path.endswith(("_pb2.py", "_pb2_grpc.py"))
-        for tree in (ast.parse(source),)
-        for node in (tree, *statements(tree))
-        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef)
-    ]
-    assert len(first) > 5_000
-    assert [line for line in first if not SENTENCE.fullmatch(line.partition(": ")[2])] == []
 
 
 def test_titles_of_commits_are_short_orders(checkout: Checkout) -> None:

@@ -7,6 +7,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
 FRONT_DOOR = "walkit"
+trees: dict[str, ast.Module] = {}
+"""Trees by source, for checks that look at many modules several times; they take 180 MB while they are here."""
+
+
+def parsed(source: str) -> ast.Module:
+    """Return the tree of a module."""
+    return trees.get(source) or ast.parse(source)
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:
@@ -25,7 +32,7 @@ def imported(path: str, source: str) -> tuple[tuple[int, str], ...]:
 
 def _imported(path: str, source: str) -> Iterator[tuple[int, str]]:
     package = path.removesuffix(".py").split("/")[:-1]
-    tree = ast.parse(source)
+    tree = parsed(source)
     is_by_name = "import_module" in source or "__import__" in source
     for node in ast.walk(tree) if is_by_name else statements(tree):
         if isinstance(node, ast.Import):
