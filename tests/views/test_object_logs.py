@@ -26,9 +26,10 @@ from walkit.views.frame_pages import (
 )
 from walkit.views.inspector_parts import logs_below
 from walkit.views.log_outline import outline_of
-from walkit.views.page import make_shell
+from walkit.views.page import PAGES, make_shell
 from walkit.views.page_inspector import InspectorPage
 from walkit.views.page_states import StatesPage
+from walkit.views.workspace import DataRoot, Workspace
 
 EPOCHS, RECORDS = 3, 250
 
@@ -59,7 +60,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def shell(root: Path) -> Iterator[Shell]:
     """A dashboard over the data root."""
-    made = make_shell(root=root)
+    made = Shell(Workspace(DataRoot(root)), PAGES, first="inspector")  # the figures of Live take 0.3 s
     yield made
     made.close()
 
