@@ -79,12 +79,21 @@
         if (view !== from && view.container?.layout?.meta?.clock) { view.plot(); }
       }
     };
+    // One figure in a task: a click comes between two of them, and until its page is there none is drawn.
+    let last = Promise.resolve();
     pane.plot = async function () {
       this.walkitLate = !this.walkitNear || this.el.clientWidth === 0;
-      if (this.walkitLate) { return; }
-      const drawing = draw(this)
+      if (this.walkitLate || this.walkitWaits) { return; }
+      this.walkitWaits = true;
+      const drawing = last
+        .then(() => new Promise((resolve) => { setTimeout(resolve); }))
+        .then(() => {
+          this.walkitWaits = false;
+          if (panes.has(this.el) && !main.classList.contains("turning")) { return draw(this); }
+        })
         .catch((error) => { if (panes.has(this.el)) { throw error; } })  // the page was turned while it was drawn
         .finally(() => drawings.delete(drawing));
+      last = drawing.catch(() => {});
       drawings.add(drawing);
       await drawing;
     };
@@ -109,7 +118,7 @@
       this.container = document.createElement("div");
       this.container.style.height = `${this.model.layout.height ?? 420}px`;
       this.shadow_el.append(this.container);
-      this._plotInitialized = this.walkitNear = false;
+      this._plotInitialized = this.walkitNear = this.walkitWaits = false;
       this.walkitLate = true;
       panes.set(this.el, this);
       for (const observer of [near, sized]) { observer.unobserve(this.el); observer.observe(this.el); }
