@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.cli.conftest import Run
     from walkit.crashlab import Script
 
-BUG = ("--mutant", "acknowledged-unsynced", "--budget", "40", "--profile", "ext4-ordered")
+BUG = ("--mutant", "acknowledged-unsynced", "--budget", "40", "--profile", "ext4-ordered", "--jobs", "1")
 
 
 def test_a_scenario_that_keeps_every_rule_exits_with_0(run: Run) -> None:

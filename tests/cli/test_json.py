@@ -67,8 +67,8 @@ COMMANDS = {
     "walkit.doctor": "doctor",
     "walkit.crashtest": "crashtest --scenario append --budget 1 --jobs 1",
     "walkit.crashtest.list": "crashtest --list",
-    "walkit.simulate.world": "simulate world --schedules 1 --chaos-ms 1000",
-    "walkit.bench.write": "bench write --writers 1 --seconds 0.02",
+    "walkit.simulate.world": "simulate world --schedules 1 --chaos-ms 200",
+    "walkit.bench.write": "bench write --writers 1 --model gp3 --seconds 0.02",
     "walkit.bench.order": "bench order --writers 2 --models= --seconds 0.02 --runs 1 --save-runs RUNS",
 }
 
