@@ -125,7 +125,8 @@ def test_every_crash_leaves_a_prefix_with_all_acknowledged_records() -> None:
     """Crash after each step with each subset of the puts under way: the opening finds all that was acknowledged."""
     steps, values = recorded()
     acked_at = [
-        max([0, *(int(step.key) for step in steps[:at] if step.kind == "ack")]) for at in range(len(steps) + 1)
+        max([0, *(int(step.key) for step in steps[:at] if step.kind == "ack")])
+        for at in range(len(steps) + 1)
     ]
     found_states = states_with(acked_at, steps)
     for state, acked in found_states:
