@@ -233,12 +233,6 @@ def fail(child: ChildWriter) -> ChildWriterError:
     return found.value
 
 
-def test_a_child_that_cannot_open_its_log_reports_the_error(tmp_path: Path, stream: OperationStream) -> None:
-    """A log that is locked is reported with the error's name; nothing waits."""
-    with walkit.open(tmp_path / "log"):
-        assert "LogLockedError" in str(fail(writer(tmp_path / "log", stream)))
-
-
 def test_a_child_that_breaks_says_its_last_words(
     tmp_path: Path, stream: OperationStream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

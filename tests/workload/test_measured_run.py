@@ -18,7 +18,11 @@ class EnoughError(Exception):
     """The test's own reason to end a run."""
 
 
-@pytest.mark.parametrize("changes", [{"style": "tasks", "arrivals_per_s": 5_000}, {"device": "gp3"}])
+# Slow: another child. By default test_steady writes to a modelled volume.
+@pytest.mark.parametrize(
+    "changes",
+    [{"style": "tasks", "arrivals_per_s": 5_000}, pytest.param({"device": "gp3"}, marks=pytest.mark.slow)],
+)
 def test_a_run_is_measured_and_saved(tmp_path: Path, changes: dict[str, Any]) -> None:
     """On this disk in an open loop, and on a modelled device: the Run of that load, saved, and no log is left."""
     wanted = Measurement(ContinuousLoad(writers=3, record_bytes=50, **changes), 500)

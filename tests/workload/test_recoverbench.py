@@ -10,12 +10,11 @@ from typing import Any
 
 import pytest
 
-from walkit.bench.recovery import _Walkit, bench_recovery, drop_cached, fill_and_kill, read_plainly
+from walkit.bench.recovery import _Walkit, bench_recovery, drop_cached, read_plainly
 from walkit.bench.recovery_load import LAST_KEY, RecoveryLoad, fill_walkit
 from walkit.bench.recovery_report import RecoveryBenchReport
 from walkit.errors import OptionsError
 from walkit.measure import MachineFacts
-from walkit.workload.process import ChildWriterError
 
 LOAD = RecoveryLoad(operations=120, keys=30, record_bytes=20, frame_records=40)
 WAYS = ["verify", "log", "clean", "store"]
@@ -88,12 +87,6 @@ def test_the_operations_repeat() -> None:
     assert [len(keys) for keys, _ in batches] == [40, 40, 40]
     assert (batches[-1][0][-1], batches[-1][1][-1]) == (LAST_KEY, LOAD.last_value)
     assert {len(value) for _, values in batches for value in values} == {20}
-
-
-def test_a_failed_child_reports_its_error(tmp_path: Path) -> None:
-    """A load that no store takes: the child's own words come as an error, and no child is left."""
-    with pytest.raises(ChildWriterError, match="ValueError"):
-        fill_and_kill("walkit", tmp_path / "image", replace(LOAD, frame_records=0))
 
 
 def test_files_are_read_whole_and_dropped(tmp_path: Path) -> None:
