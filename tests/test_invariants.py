@@ -231,7 +231,7 @@ class Stores(RuleBasedStateMachine):
 TestLogs = that_did(Logs, "limited", "dropped")
 TestStores = that_did(Stores, "trimmed", "compacted")
 TestLogs.settings = TestStores.settings = settings(
-    max_examples=examples(80), stateful_step_count=20, deadline=None
+    max_examples=examples(50), stateful_step_count=20, deadline=None
 )
 
 

@@ -49,9 +49,16 @@ def pages_with_examples(checkout: Checkout) -> list[tuple[str, str]]:
     return [(path, code) for path, code in pages if code]
 
 
-def test_the_python_of_each_page_runs(checkout: Checkout, tmp_path: Path) -> None:
+DOUBLES = ("docs/api/bench.md", "docs/api/crashlab.md", "docs/api/measure.md", "docs/api/plots.md")
+"""What they do, the tests of the commands, README.md's example and a page by task do by default."""
+
+
+@pytest.mark.parametrize(
+    "left_out", [DOUBLES, pytest.param((), marks=pytest.mark.slow)]
+)  # slow: these pages too
+def test_the_python_of_each_page_runs(left_out: tuple[str, ...], checkout: Checkout, tmp_path: Path) -> None:
     """Run each page's Python from top to end in an empty folder of its own, with warnings as errors: none raises."""
-    pages = pages_with_examples(checkout)
+    pages = [(page, code) for page, code in pages_with_examples(checkout) if page not in left_out]
     assert len(pages) > 18
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", RUN_PAGES],
