@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +17,11 @@ import walkit
 from walkit.errors import OptionsError
 from walkit.workload import ChildWriterError, ContinuousLoad, SteadyWriter
 from walkit.workload.inject_damage import leave_half_a_frame
+from walkit.workload.role import ORPHANED
 from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
 from walkit.workload.steady_process import keep_small
 
+ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
 
 
@@ -119,6 +125,32 @@ def test_a_child_that_cannot_write_reports_the_error(tmp_path: Path) -> None:
             writer.stop()
     with pytest.raises(ChildWriterError, match="not started"):
         _ = SteadyWriter(tmp_path / "log").pid
+
+
+def test_the_child_ends_with_its_leash(tmp_path: Path) -> None:
+    """When its standard input ends, as it does with its parent, the child ends at once and its log is recoverable."""
+    command = [
+        sys.executable,
+        "-m",
+        "walkit.workload",
+        "walkit.workload.steady_process:drive",
+        json.dumps({"path": str(tmp_path / "log"), "load": {"writers": 2}}),
+    ]
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        while json.loads(process.stdout.readline())["statistics"]["acked_lsn"] == 0:
+            pass
+        process.stdin.close()
+        assert process.wait(PATIENCE_S) == ORPHANED
+        assert process.stderr.read() == b""
+    with walkit.open(tmp_path / "log") as log:
+        assert log.acked_lsn > 0
 
 
 def test_unread_lines_are_bounded() -> None:
