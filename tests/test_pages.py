@@ -50,7 +50,7 @@ def pages_with_examples(checkout: Checkout) -> list[tuple[str, str]]:
 
 
 DOUBLES = ("docs/api/bench.md", "docs/api/crashlab.md", "docs/api/measure.md", "docs/api/plots.md")
-"""What they do, the tests of the commands, README.md's example and a page by task do by default."""
+"""The tests of the commands, README.md's example and a page by task do the same by default."""
 
 
 @pytest.mark.parametrize(
