@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import stat
 from http.client import HTTPConnection, HTTPResponse
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
+from urllib.request import Request, urlopen
 
 import psutil
 import pytest
@@ -45,6 +47,14 @@ def asked(url: str, path: str, headers: dict[str, str]) -> HTTPResponse:
         connection.close()
 
 
+def assert_on_a_socket_of_ours() -> None:
+    """One dashboard runs, listens at no port, and has its socket in a folder that only this user may enter."""
+    (dashboard,) = dashboards()
+    assert [c for c in dashboard.net_connections("inet") if c.status == psutil.CONN_LISTEN] == []
+    path = dashboard.cmdline()[-1]
+    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+
+
 @pytest.mark.parametrize("path", ["/walkit/", "/walkit/ws"])
 @pytest.mark.parametrize("headers", [{}, {"Authorization": "token wrong"}], ids=["none", "wrong"])
 def test_without_the_token_nothing_is_served(served: Served, path: str, headers: dict[str, str]) -> None:
@@ -56,6 +66,8 @@ def test_without_the_token_nothing_is_served(served: Served, path: str, headers:
     assert dashboards() == []
 
 
+# Slow: a browser takes 30 s for Lab and the page. The test below asks for the tile and for what it opens without one.
+@pytest.mark.slow
 def test_the_tile_opens_the_dashboard(browser: Browser, served: Served) -> None:
     """Press the tile: the page answers by its websocket, all through Lab's address, on a socket that is only ours."""
     context = browser.new_context(viewport={"width": 1400, "height": 1000})
@@ -89,11 +101,24 @@ def test_the_tile_opens_the_dashboard(browser: Browser, served: Served) -> None:
     assert len(frames) > 2
     assert complaints == []
     assert all(url.startswith((served.url, "data:", "blob:")) for url in requests)
-    (dashboard,) = dashboards()
-    assert [c for c in dashboard.net_connections("inet") if c.status == psutil.CONN_LISTEN] == []
-    path = dashboard.cmdline()[-1]
-    assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    assert_on_a_socket_of_ours()
     context.close()
+
+
+def test_the_tile_and_its_page_are_served_to_the_token(served: Served) -> None:
+    """Ask Lab for its tiles and then for walkit's page, with the token: both come, from a socket that is only ours."""
+
+    def answer(path: str) -> bytes:
+        request = Request(served.url + path, headers={"Authorization": f"token {served.token}"})
+        with urlopen(request, timeout=GUARD_S) as found:
+            return bytes(found.read())
+
+    tiles = json.loads(answer("/server-proxy/servers-info"))["server_processes"]
+    (tile,) = (tile["launcher_entry"] for tile in tiles if tile["name"] == "walkit")
+    assert tile["enabled"] and tile["title"] == "walkit"
+    assert answer(tile["icon_url"].removeprefix(served.url)).startswith(b"<svg ")
+    assert b"<title>walkit</title>" in answer("/walkit/")
+    assert_on_a_socket_of_ours()
 
 
 def test_a_page_of_another_place_gets_no_websocket(served: Served) -> None:
