@@ -310,11 +310,11 @@ LOOKED_AT = "16-a-log-on-object-storage.ipynb"
 """The notebook whose page a browser opens; tests/site and tests/lab look at others."""
 # Slow: each starts a JVM. tests/demo runs what 02 shows, and tests/spark asks what 13 and 14 do, of one JVM.
 OF_SPARK = (pytest.mark.slow, pytest.mark.spark, pytest.mark.timeout(900))
+# Slow: 24 s. Notebook 01 runs by default; tests/crashlab and tests/recovery ask what 04 does.
+MARKS = {"04-crash-and-recovery.ipynb": (pytest.mark.slow,)} | dict.fromkeys(SPARK, OF_SPARK)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=OF_SPARK if name in SPARK else ()) for name in FEWER]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in FEWER])
 def test_notebooks_run(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Run it in a kernel of its own, outside of this checkout: assertions hold, files are gone, its page is made."""
     run(name, tmp_path, monkeypatch, **FEWER[name])

@@ -331,6 +331,8 @@ def test_the_keyboard_is_enough(site: Site, browser: Browser, width: int, name: 
     page.context.close()
 
 
+# Slow: a browser opens each page again. The test of a figure has a page of the small site without scripts.
+@pytest.mark.slow
 def test_pages_are_readable_without_scripts(site: Site, browser: Browser) -> None:
     """Each kind of page with scripts off, on a phone: heading, text and links are there, and nothing is too wide."""
     for name in site.looked_at():
