@@ -89,6 +89,8 @@ def test_expected_rows(spark: SparkSession, tmp_path: Path) -> None:
     assert rows_of(diff(right, left, unchanged=True)) == turned
 
 
+# Slow: eight loads. The last test of this file has equal and empty histories, of the function that the workers run.
+@pytest.mark.slow
 @pytest.mark.spark
 def test_nothing_differs(spark: SparkSession, tmp_path: Path) -> None:
     """A log against itself, two empty logs, an empty one against one: no rows, or all of them."""

@@ -23,7 +23,7 @@ pytestmark = pytest.mark.spark
 # Where a payload log is matters to tasks as to any reader; that on objects is asked by every release.
 @pytest.mark.parametrize("kind", ["", pytest.param("objects:", marks=pytest.mark.slow)])
 def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Path, kind: str) -> None:
-    """Load, replay and compare a log with links in records and in a snapshot; then take its payload log away."""
+    """Load and replay a log with links in records and in a snapshot; then take its payload log away."""
     path, payloads = tmp_path / "log", tmp_path / "payloads"
     options = tiny(link_over=100, payload_log=f"{kind}{payloads}")
     values = {b"key-%d" % (number % 7): b"%06d" % number * (number % 3 * 40 + 1) for number in range(60)}
@@ -40,7 +40,6 @@ def test_values_of_links_are_fetched_by_tasks(spark: SparkSession, tmp_path: Pat
     assert rows == wanted and {row.kind for row in found} == {int(walkit.Kind.PUT)}
     state = walkit.spark.replay(str(path)).collect()
     assert {bytes(row.key): bytes(row.value) for row in state} == values
-    assert walkit.spark.diff(str(path), str(path)).count() == 0
     with walkit.open(path, mode="r") as log:
         links = {record.lsn: record.link for record in log.read(resolve="link") if record.link is not None}
     payloads.rename(tmp_path / "away")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import walkit.spark
-from tests.spark.kinds import KEYS, KINDS, both_loads, fill, wrong_answers
+from tests.spark.kinds import KEYS, KINDS, TAKEN, both_loads, fill, wrong_answers
 from tests.spark.trimmed import OPTIONS, make_store
 from walkit.spark.facts import LogFacts
 
@@ -29,12 +29,18 @@ def loads(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict
     return both_loads(str(path))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+# Slow: a cached load has twenty queries. test_keys_are_read_alone (test_spark_reload.py) reads one.
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.slow] if kind in TAKEN else []) for kind in KINDS]
+)
 def test_each_kind_is_right_or_no_load(loads: dict[str, DataFrame], kind: str) -> None:
     """Take a step after a load, by both ways to load: five questions have the log's answer, or NotALoadError."""
     assert wrong_answers(loads, [kind]) == []
 
 
+# Slow: eleven loads. Tests of links and of objects ask by path, the test below by time, and test_spark_tables bounds
+# a load by times.
+@pytest.mark.slow
 def test_a_path_does_what_its_load_does(spark: SparkSession, tmp_path: Path) -> None:
     """A trimmed store by its path, at an LSN and at a time, and some of its keys: the states of the process."""
     path = tmp_path / "store"

@@ -63,6 +63,8 @@ def test_a_conflict_of_keys_is_refused(spark: SparkSession, tmp_path: Path) -> N
     assert state(replay(apart)) == {b"k": (b"1", 1), b"l": (b"3", 1)}
 
 
+# Slow: twelve loads. test_the_bitmap_reaches_over_words has the states of both plans.
+@pytest.mark.slow
 def test_the_newest_lsns_are_broadcast(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

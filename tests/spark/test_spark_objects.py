@@ -20,6 +20,7 @@ from tests.spark.loading import plan_scan
 from tests.spark.test_spark_stream import append, batches_of, filled
 from tests.support.histories import Row, diff_of, newest_of, random_rows, state_of, write
 from tests.support.object_servers import SECRET, OddS3, moto_bucket
+from walkit.errors import WalkitError
 from walkit.spark.columns import LOG_FIELDS, RECORD_STRUCT
 from walkit.spark.multi_log_stream import ManyStreamReader
 from walkit.spark.object_log import lsn_at
@@ -191,7 +192,7 @@ def test_credentials_are_shown_nowhere(
         log.append_many([b"v"] * 90, [b"%d" % (n % 9) for n in range(90)])
         df = walkit.spark.load(url, storage_options=options, snapshot=True)
         asked = walkit.spark.replay(df)
-        assert len(rows(asked)) == 9 and rows(walkit.spark.diff((df, 5), df, unchanged=True))
+        assert len(rows(asked)) == 9
         append(log, 10)
     for mode in ("formatted", "cost"):
         asked.explain(mode)
@@ -204,15 +205,17 @@ def test_credentials_are_shown_nowhere(
     shown = [capsys.readouterr().out, repr(query.lastProgress), df.schema.json(), repr(df), sql_page(spark)]
     shown += [str(file.read_bytes()) for file in (tmp_path / "check").rglob("*") if file.is_file()]
     shown.append(repr(plan_load({"path": url, "storageOptions": json.dumps(options)})))
-    for path, given in (
+    with pytest.raises(Exception) as caught:
+        walkit.spark.load("s3://no-bucket/folder", storage_options=options).count()
+    shown.append(f"{caught.value!r} {caught.value}")
+    for path, wrong in (
         (url, {**options, "no such option": SECRET}),
-        ("s3://no-bucket/folder", options),
         (f"objects:{tmp_path}", options),
         (url, [SECRET]),
     ):
-        with pytest.raises(Exception) as caught:
-            spark.read.format("walkit").option("storageOptions", json.dumps(given)).load(path).count()
-        shown.append(f"{caught.value!r} {caught.value}")
+        with pytest.raises(WalkitError) as refused:
+            plan_load({"path": path, "storageOptions": json.dumps(wrong)})
+        shown.append(f"{refused.value!r} {refused.value}")
     with pytest.raises(Exception, match="environment of the executors"):
         spark.sql(
             f"CREATE TABLE t USING walkit OPTIONS (path '{url}', storageOptions '{json.dumps(options)}')"

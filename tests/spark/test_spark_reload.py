@@ -127,6 +127,9 @@ def _newest(
     }
 
 
+# Slow: twelve loads. test_spark_provenance has the rows of a diff of one log at two LSNs, and counts its scans;
+# test_spark_diff has the rows of an LSN on either side.
+@pytest.mark.slow
 def test_a_diff_of_one_log_shuffles_touched_keys(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -155,6 +158,9 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
         assert sorted(found_rows) == sorted(expected[case]), case
 
 
+# Slow: twelve loads. The feeds of test_spark_changes have these rows, and the test of wanted keys below has, without
+# Spark, which records a reader leaves out.
+@pytest.mark.slow
 def test_a_feed_is_read_by_the_keys_that_it_touches(spark: SparkSession, tmp_path: Path) -> None:
     """Feeds of short ranges over three epochs: readers leave other keys out, and the rows are those of a join."""
     rows = random_rows(17, 400, keys=60)
