@@ -226,6 +226,25 @@ def test_a_trim_or_a_compaction_past_the_common_point_needs_a_bootstrap(tmp_path
             assert bytes_of(FileStorage(str(tmp_path / name))) == before
 
 
+def test_another_log_and_an_open_one_are_not_rewound(tmp_path: Path) -> None:
+    """Follow another log with `rewind`: "foreign"; rewind a log that is open: LogLockedError; nothing is changed."""
+    with (
+        Store.open(tmp_path / "other", options=SMALL) as other,
+        Store.open(tmp_path / "log", options=SMALL) as store,
+        Primary(store) as primary,
+    ):
+        put(other, 5)
+        put(store, 5)
+        with pytest.raises(LogLockedError):
+            rewind(tmp_path / "other", 3)
+        other.close()
+        with Replica(tmp_path / "other", primary.address, options=SMALL, rewind=True) as replica:
+            with pytest.raises(RewindError) as caught:
+                replica.wait_for(10, 30)
+            assert caught.value.reason == "foreign"
+            assert lsns(replica.log.read()) == [1, 2, 3, 4, 5]
+
+
 def test_a_power_cut_at_any_change_of_a_rewind(tmp_path: Path) -> None:
     """Cut the power before each change: each image opens to the state of LSN 30 or 50, and what went is kept."""
     base = CrashingStorage()
@@ -460,12 +479,13 @@ def test_a_primary_of_a_replica_outlives_its_logs(tmp_path: Path, stack: ExitSta
     until(lambda: last.log.durable_lsn == 80, "the rewind of both")  # of 100
     last.wait_for(put(promoted, 30), 30)
     assert last.store.items() == promoted.items() and third.status().state == "serving"
+    of_the_log = stack.enter_context(Primary(middle.log))
     middle.stop()
-    assert third.status().state == "closed"
+    assert third.status().state == of_the_log.status().state == "closed"
 
 
 def test_what_cannot_be_served_is_refused(tmp_path: Path) -> None:
-    """Serve a replica without a log, and give options of a rewind that are none: typed errors."""
+    """Serve a replica without a log, and give wrong options of a rewind: typed errors."""
     with Replica(tmp_path / "replica", "127.0.0.1:1") as replica, pytest.raises(LogNotFoundError):
         Primary(replica.log)
     for refused in ({"force_rewind": True}, {"rewind": 1}, {"new_identity": 1}, {"force_rewind": "no"}):

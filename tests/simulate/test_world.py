@@ -124,7 +124,7 @@ def test_the_world_finds_each_rare_mutant(name: str) -> None:
 
 
 def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
-    """Let a range be skipped in loads that fail: few faults are left, and what is left breaks the same rule again."""
+    """Let a range be skipped in loads that fail: the few faults that are left break the same rule again."""
     with SKIPPING.installed():
         (failure,) = explore(SKIPPING.seed, chaos_ms=SHORT_MS).failures
         again = run_schedule(failure.shortest.schedule)
@@ -136,7 +136,7 @@ def test_a_failing_schedule_is_shrunk_to_what_it_needs() -> None:
 
 
 def test_the_printed_command_breaks_the_same_rule(capsys: pytest.CaptureFixture[str]) -> None:
-    """Acknowledge too early: the report's command exits with 1 and says the same, and with 0 once that is mended."""
+    """Acknowledge too early: the report's command exits with 1 and says the same, and with 0 without the mutant."""
     with EARLY.installed():
         whole = explore(EARLY.seed, chaos_ms=SHORT_MS)
         shortest = whole.failures[0].shortest
