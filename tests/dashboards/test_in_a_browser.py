@@ -28,6 +28,7 @@ ARRIVALS = 200
 CURVES = """element => (element.data ?? []).map(
     curve => [curve.name, Array.from(curve.y ?? [], y => Number.isFinite(y) ? y : null)])"""
 VIEW = "element => [element.data[0].x.at(-1), element._fullLayout.xaxis.range[1]]"
+RANGES = "element => element.layout.meta.clock.map(name => [...element._fullLayout[name].range])"
 LANES = """element => Array.from(element.data.find(curve => curve.name == "write and sync").y)"""
 COUNT_REDRAWS = "element => { window.redraws = 0; element.on('plotly_afterplot', () => window.redraws++) }"
 CROSSHAIRS = """() => {
@@ -235,6 +236,37 @@ def test_start_writes_and_stop_ends_it(
         stop(seen)
         assert writers(server) == []
     assert not [line for line in server.said if "Traceback" in line]
+
+
+# Slow: 10 s; it needs pictures that come while a figure is zoomed.
+@pytest.mark.slow
+def test_a_zoom_is_that_of_every_figure_and_stays(
+    browser: Browser, server: Server, windows: list[Seen]
+) -> None:
+    """Drag over a part of one figure: every clock of the page shows that part, also after the next pictures."""
+    with looking(browser, server, windows) as seen:
+        before = on_live(seen)
+        seen.press("Start")
+        eventually(lambda: len(curves(seen)["records/s"]) > before + 4)
+        plots = seen.page.locator(".js-plotly-plot")
+        layer = plots.nth(LATENCY).locator(".nsewdrag").first
+        layer.scroll_into_view_if_needed()
+        box = layer.bounding_box()
+        assert box is not None
+        begin_s, end_s = plots.nth(LATENCY).evaluate(RANGES)[0]
+        full_s = end_s - begin_s
+        for share, act in ((0.3, seen.page.mouse.down), (0.7, seen.page.mouse.up)):
+            seen.page.mouse.move(box["x"] + share * box["width"], box["y"] + box["height"] / 2, steps=5)
+            act()
+        chosen = plots.nth(LATENCY).evaluate(RANGES)
+        assert chosen[0][1] - chosen[0][0] < 0.6 * full_s
+        eventually(lambda: plots.nth(RATES).evaluate(RANGES) == chosen * 2)
+        drawn = len(curves(seen)["records/s"])
+        eventually(lambda: len(curves(seen)["records/s"]) > drawn + 2)
+        assert [plots.nth(plot).evaluate(RANGES) for plot in (RATES, LATENCY)] == [chosen * 2, chosen]
+        layer.dblclick()
+        eventually(lambda: chosen[0] not in plots.nth(RATES).evaluate(RANGES))
+        stop(seen)
 
 
 # Slow: 16 pictures. views/test_history bounds the points that a server keeps.
