@@ -66,7 +66,7 @@ def test_without_the_token_nothing_is_served(served: Served, path: str, headers:
     assert dashboards() == []
 
 
-# Slow: a browser takes 30 s for Lab and the page. The test below asks for the tile and for what it opens without one.
+# Slow: a browser takes 30 s for Lab and the page. The test below asks for the tile and its address without one.
 @pytest.mark.slow
 def test_the_tile_opens_the_dashboard(browser: Browser, served: Served) -> None:
     """Press the tile: the page answers by its websocket, all through Lab's address, on a socket that is only ours."""

@@ -158,8 +158,8 @@ def test_a_diff_of_one_log_shuffles_touched_keys(
         assert sorted(found_rows) == sorted(expected[case]), case
 
 
-# Slow: twelve loads. The feeds of test_spark_changes have these rows, and the test of wanted keys below has, without
-# Spark, which records a reader leaves out.
+# Slow: twelve loads. test_spark_changes holds these rows, and the test of wanted keys below holds the records that a
+# reader leaves out.
 @pytest.mark.slow
 def test_a_feed_is_read_by_the_keys_that_it_touches(spark: SparkSession, tmp_path: Path) -> None:
     """Feeds of short ranges over three epochs: readers leave other keys out, and the rows are those of a join."""
