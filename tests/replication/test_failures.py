@@ -6,13 +6,13 @@ import pickle
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import walkit
@@ -213,27 +213,27 @@ def mutated(seed: int, history: History) -> Iterator[FromPublisher]:
 
 @settings(max_examples=examples(120))
 @given(st.integers(0, 1 << 32), st.booleans())
+@example(93843, False)  # a second welcome in a bootstrap
 def test_no_content_raises_in_the_core_or_breaks_a_log(seed: int, welcomed: bool) -> None:
     """Say anything that the wire can carry: the core raises nothing, and a log takes what it gives out, and opens."""
     history, storage = whole(), CrashingStorage()
-    log = ImportedLog(storage, SMALL)
     subscriber = Subscriber("r", bootstraps=True)
     subscriber.start(0)
     subscriber.connected(0)
-    for message in (*[welcome(history)] * welcomed, *mutated(seed, history)):
-        for step in subscriber.receive(message, 0):
-            if isinstance(step, Adopt):
-                to = step.welcome
-                log.adopt(to.log_id, created_us=to.created_us, ack_order=to.ack_order, extra={})
-            elif isinstance(step, Import):
-                subscriber.imported(log.import_run(step.run, step.lineage), 0)
-            elif isinstance(step, Prepare):
-                missing = tuple(MissingRange(n, 0, size) for n, size in enumerate(step.plan.sizes))
-                assert len(subscriber.prepared(missing, 0)) <= FETCHES_MAX
+    with closing(ImportedLog(storage, SMALL)) as log:
+        for message in (*[welcome(history)] * welcomed, *mutated(seed, history)):
+            for step in subscriber.receive(message, 0):
+                if isinstance(step, Adopt):
+                    to = step.welcome
+                    log.adopt(to.log_id, created_us=to.created_us, ack_order=to.ack_order, extra={})
+                elif isinstance(step, Import):
+                    subscriber.imported(log.import_run(step.run, step.lineage), 0)
+                elif isinstance(step, Prepare):
+                    missing = tuple(MissingRange(n, 0, size) for n, size in enumerate(step.plan.sizes))
+                    assert len(subscriber.prepared(missing, 0)) <= FETCHES_MAX
+        end = log.end
     assert (subscriber.state == "failed") == (subscriber.error is not None)
     assert subscriber.error is None or isinstance(subscriber.error, WalkitError)
-    end = log.end
-    log.close()
     if log.adopted:
         with walkit.open(storage=storage, mode="r") as reader:
             assert reader.durable_lsn == end.last_lsn == len(list(reader.read()))

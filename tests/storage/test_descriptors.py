@@ -124,7 +124,6 @@ ALLOWED = {
     "walkit/demo/progress_printer.py": 1,
     "walkit/views/page.py": 1,
     "walkit/measure/baseline.py": 2,
-    "walkit/bench/recovery.py": 2,
 }
 """Where the package opens a descriptor by itself, and how often."""
 

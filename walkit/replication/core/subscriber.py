@@ -284,7 +284,7 @@ class Subscriber:
             return self.refused(
                 "version", checks.unknown_version(welcome.version, welcome.version, self.versions), now_ms
             )
-        first = self.state != "streaming"
+        first = self.state == "greeting"
         self.lag.source_at(welcome.source_lsn, welcome.source_position, self.end.last_lsn, now_ms)
         if first:
             self.since_ms, self.welcomed = now_ms, True
