@@ -9,13 +9,28 @@ import numpy as np
 
 from walkit.format.frame_fields import FrameField, frame_fields
 from walkit.log.observe import ObservedFrames
-from walkit.plots.style import COLOURS, Figure, figure, go
+from walkit.plots.style import BLUE, GREEN, NEUTRAL, ORANGE, PURPLE, SKY, Figure, figure, go
 from walkit.record import Buffer
 
 COLUMNS = 16
-PADDING = "#9a9a9a"
-_FIELDS = len(COLOURS) - 1
-"""The last colour is a grey, and looks like padding."""
+ROW_PX, NAME_PX = 36, 16
+"""Height of a row, and of the part of it below the bytes, where the names are."""
+GROUPS = {
+    "identity": (SKY, ("magic", "version", "codec", "flags", "log_id", "epoch", "epoch_id")),
+    "place": (ORANGE, ("position", "first_lsn", "records", "span", "durable_position", "sealed_us")),
+    "sizes": (GREEN, ("footprint", "body_stored_bytes", "body_raw_bytes")),
+    "checksums": (PURPLE, ("body_crc", "chain", "header_crc")),
+    "padding": ("#9a9a9a", ("padding", "unknown")),
+    "body": (BLUE, ()),
+}
+"""By group its colour, and its fields; the body has all others."""
+SHORT = {
+    "version": "v",
+    "body_stored_bytes": "body stored",
+    "body_raw_bytes": "body raw",
+    "kind bytes": "kind",
+}
+"""Names that are wider than their bytes."""
 CASING = (("#ffffff", 6), ("#000000", 2))
 """Colours and widths of the lines around a highlighted byte: white below black is seen on every colour and page."""
 
@@ -26,7 +41,7 @@ def frame_bytes(
     highlight: Collection[int] = (),
     bytes_max: int = 1024,
 ) -> Figure:
-    """Draw a frame byte by byte, 16 in a row: every field in its colour, named in the legend and when pointed at.
+    """Draw a frame byte by byte, 16 in a row: every field named below its bytes, in the colour of its group.
 
     `frame` is bytes with a frame at their start, or an observed frame. At most `bytes_max` bytes are drawn; the
     subtitle notes if there are more. `highlight` are offsets of bytes to outline, such as a changed byte. A damaged
@@ -47,29 +62,28 @@ def frame_bytes(
     drawing = figure(
         f"Frame at position {position}, first LSN {first}: {whole:,} bytes",
         subtitle=part,
-        alt=f"The {whole:,} bytes of a frame in rows of 16, a colour for each of its {len(fields)} fields: "
+        alt=f"The {whole:,} bytes of a frame in rows of 16, a bracket for each of its {len(fields)} fields: "
         + ", ".join(f"{field.name} {field.size:,} B" for field in seen[:20]),
-        height=170 + 26 * rows + 24 * -(-len(seen) // 5),
+        height=190 + ROW_PX * rows,
     )
     drawing.add_trace(_grid(data, seen, shown, rows))
-    for index, field in enumerate(seen):
-        # A heatmap has no legend: one square without a place for each field.
-        drawing.add_trace(
-            go.Scatter(
-                x=[None],
-                y=[None],
-                mode="markers",
-                name=escape(field.name),
-                marker={"symbol": "square", "size": 12, "color": _paint(index, field)},
-            )
-        )
+    for name, (paint, _) in GROUPS.items():
+        if any(_group(field) == name for field in seen):
+            # A heatmap has no legend: one square without a place for each group.
+            marker = {"symbol": "square", "size": 12, "color": paint}
+            drawing.add_trace(go.Scatter(x=[None], y=[None], mode="markers", name=name, marker=marker))
+    _add_brackets(drawing, seen, shown)
     for offset in sorted({at for at in highlight if 0 <= at < shown}):
         x, y = offset % COLUMNS, offset // COLUMNS
         for line, width in CASING:
-            corners = {"x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.5, "y1": y + 0.5}
+            corners = {"x0": x - 0.5, "x1": x + 0.5, "y0": y - 0.31, "y1": y + 0.31}
             drawing.add_shape(type="rect", **corners, line={"color": line, "width": width})
     drawing.update_xaxes(
-        side="top", tickvals=list(range(COLUMNS)), ticktext=[f"{n:x}" for n in range(COLUMNS)], showgrid=False
+        side="top",
+        tickvals=list(range(COLUMNS)),
+        ticktext=[f"{n:x}" for n in range(COLUMNS)],
+        showgrid=False,
+        zeroline=False,
     )
     drawing.update_yaxes(
         autorange="reversed",
@@ -81,18 +95,43 @@ def frame_bytes(
     return drawing
 
 
-def _paint(index: int, field: FrameField) -> str:
-    return PADDING if field.name in ("padding", "unknown") else COLOURS[index % _FIELDS]
+def _group(field: FrameField) -> str:
+    return next((group for group, (_, names) in GROUPS.items() if field.name in names), "body")
+
+
+def _add_brackets(drawing: Figure, fields: list[FrameField], shown: int) -> None:
+    """Draw a bracket below the bytes of each field in each row, and its name below the longest one."""
+    xs: list[float | None] = []
+    ys: list[float | None] = []
+    for field in fields:
+        end = min(field.end, shown)
+        starts = [field.offset, *range((field.offset // COLUMNS + 1) * COLUMNS, end, COLUMNS)]
+        runs = [(at, min((at // COLUMNS + 1) * COLUMNS, end) - at) for at in starts]
+        for at, size in runs:
+            x, y = at % COLUMNS, at // COLUMNS
+            xs += [x - 0.42, x - 0.42, x + size - 0.58, x + size - 0.58, None]
+            ys += [y + 0.31, y + 0.36, y + 0.36, y + 0.31, None]
+        at, size = max(runs, key=lambda run: run[1])
+        drawing.add_annotation(
+            x=at % COLUMNS + (size - 1) / 2,
+            y=at // COLUMNS + 0.52,
+            text=escape(SHORT.get(field.name, field.name)),
+            font={"size": 9},
+            showarrow=False,
+        )
+    line = {"color": NEUTRAL, "width": 1}
+    drawing.add_trace(go.Scatter(x=xs, y=ys, mode="lines", line=line, showlegend=False, hoverinfo="skip"))
 
 
 def _grid(data: bytes, fields: list[FrameField], shown: int, rows: int) -> go.Heatmap:
-    """Return the bytes as a heatmap whose z is the field's number; cells beyond the end are empty."""
+    """Return the bytes as a heatmap whose z is the group's number; cells beyond the end are empty."""
     cells = rows * COLUMNS
     number = np.full(cells, np.nan)
     hover = np.full(cells, "", dtype=object)
-    for index, field in enumerate(fields):
+    order = list(GROUPS)
+    for field in fields:
         end = min(field.end, shown)
-        number[field.offset : end] = index
+        number[field.offset : end] = order.index(_group(field))
         value = escape(field.value)
         for at in range(field.offset, end):
             hover[at] = (
@@ -100,11 +139,11 @@ def _grid(data: bytes, fields: list[FrameField], shown: int, rows: int) -> go.He
                 f"offset {at} ({at:#x}), value {data[at]:#04x}"
             )
     hexes = np.array([f"{byte:02x}" for byte in data[:shown]] + [""] * (cells - shown), dtype=object)
-    last = max(len(fields) - 1, 1)
+    last = len(GROUPS) - 1
     # Each number has a band of one colour: plotly's scales run from 0 to 1, and a band begins where the last ended.
     scale = [
-        (min(max((index + side) / last, 0.0), 1.0), _paint(index, field))
-        for index, field in enumerate(fields)
+        (min(max((index + side) / last, 0.0), 1.0), paint)
+        for index, (paint, _) in enumerate(GROUPS.values())
         for side in (-0.5, 0.5)
     ]
     return go.Heatmap(
@@ -119,5 +158,5 @@ def _grid(data: bytes, fields: list[FrameField], shown: int, rows: int) -> go.He
         colorscale=scale,
         showscale=False,
         xgap=2,
-        ygap=2,
+        ygap=NAME_PX,
     )

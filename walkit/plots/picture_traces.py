@@ -177,7 +177,9 @@ class TracePainter:
     def _cells(self, trace: Any, x: PictureAxis, y: PictureAxis) -> Markup:
         z, texts = np.asarray(trace.z, dtype=float), np.asarray(trace.text, dtype=object)
         scale = [(float(at), str(paint)) for at, paint in trace.colorscale]
-        wide, high = (abs(axis.place(1) - axis.place(0)) - 2 for axis in (x, y))
+        wide, high = (
+            abs(axis.place(1) - axis.place(0)) - gap for axis, gap in ((x, trace.xgap), (y, trace.ygap))
+        )
         parts = []
         for row, column in zip(*np.nonzero(np.isfinite(z)), strict=True):
             share = (z[row, column] - trace.zmin) / ((trace.zmax - trace.zmin) or 1)
