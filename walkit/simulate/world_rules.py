@@ -56,8 +56,6 @@ class Rules:
         readers: Sequence[ReaderNode],
     ) -> None:
         self.runner, self.ledger, self.logs, self.readers = runner, ledger, logs, readers
-        self._lives: dict[Session, Life] = {}
-        """By session, the life of its replica."""
         self._plans: dict[tuple[Life, str], tuple[Session, Plan, float]] = {}
         """By life of a primary and key of a replica: its last bootstrap, whose plan it may count on until then."""
         self._compared: dict[str, tuple[Branch, int]] = {}
@@ -102,8 +100,7 @@ class Rules:
             return ""
         name, acked = core.name, core.acked
         replica = next(each for each in self.logs if each.name == name)
-        life = self._lives.setdefault(session, replica.process.life)
-        if life is not replica.process.life or replica.leads or replica.leader is not node:
+        if session._context.client is not replica.process.life or replica.leads or replica.leader is not node:
             return ""  # of an earlier life, whose folder may be another
         if branch.acked.get(name) != acked:
             self._replica_has(replica, acked.position, f"the primary counts on {acked} of {name}")
