@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 LAG = plots.replication_lag([(0.0, 2, 1), (1.0, 5, 5)], subtitle=["a fact that is long"] * 9)
 STYLE = "element => getComputedStyle(element.querySelector('.gtitle')).fill"
-WIDTH = "element => element.querySelector('.gtitle').getBoundingClientRect().width"
+SIZE = """element => {
+    const title = element.querySelector('.gtitle').getBoundingClientRect();
+    return [title.width, title.top - element.getBoundingClientRect().top];
+}"""
 
 
 def page_of(path: Path, *, script: str, background: str, width: int) -> str:
@@ -50,7 +53,8 @@ def test_figures_are_drawn_once_plotly_is_there(
         figures = page.locator(".js-plotly-plot[role=img]")
         assert figures.count() == 2 and page.locator("img").count() == 0
         assert figures.first.evaluate(STYLE) == fill
-        assert figures.first.evaluate(WIDTH) <= width
+        title_width, title_top = figures.first.evaluate(SIZE)
+        assert title_width <= width and title_top >= 0
         assert str(figures.first.get_attribute("aria-label")).startswith("Durable LSNs")
         assert complaints == [] and not [url for url in asked if url.startswith("http")]
     finally:

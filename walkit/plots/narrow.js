@@ -29,7 +29,14 @@
     part.font = { ...part.font, size: Math.min((part.font && part.font.size) || size, size) };
   };
   for (const [name, part] of Object.entries(layout)) {
-    if (/^legend\d*$/.test(name)) smaller(part, 10);
+    if (/^legend\d*$/.test(name)) {
+      smaller(part, 10);
+      // Between two panels there is room for one line of three names.
+      if (part.y > 0 && part.y < 0.5) {
+        smaller(part, 9);
+        Object.assign(part, { entrywidth: 0.33, entrywidthmode: "fraction" });
+      }
+    }
     if (!/^[xy]axis\d*$/.test(name)) continue;
     part.tickfont = { ...part.tickfont, size: 10 };
     if (part.title && part.title.text) smaller(part.title, 11);

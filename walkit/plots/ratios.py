@@ -69,7 +69,7 @@ def ratios(
             y=[escape(name) for name in found],
             mode="markers+text",
             text=[f"{one.value:.3g}" for one in found.values()],
-            textposition="top center",
+            textposition=[_place_of_number(one.value, reach) for one in found.values()],
             marker={
                 "size": 11,
                 "symbol": ["circle" if one.differs else "circle-open" for one in found.values()],
@@ -83,6 +83,13 @@ def ratios(
         )
     )
     return drawing
+
+
+def _place_of_number(value: float, reach: float) -> str:
+    """Return the place of a number beside its point: near 1, on the same side of the line as the point."""
+    if max(value, 1 / value) > reach**0.2:
+        return "top center"
+    return "top right" if value >= 1 else "top left"
 
 
 def _describe(name: str, one: Ratio) -> str:

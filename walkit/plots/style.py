@@ -39,6 +39,8 @@ LINE_CHARACTERS = 120
 HOVER = {"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}}
 """A label of its own colours: over a transparent page a unified label would be transparent too."""
 _HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX = 12, 24, 17, 56
+_ASCENT_PX = 12
+"""Height of a title's letters."""
 
 
 def colour(index: int) -> str:
@@ -159,8 +161,8 @@ def dress(
             "x": 0.01,
             "xanchor": "left",
             "yref": "container",
-            "y": 1 - _HEAD_PX / (height + max(added, 0)),
-            "yanchor": "top",
+            "y": 1 - (_HEAD_PX + _ASCENT_PX) / (height + max(added, 0)),
+            "yanchor": "bottom",  # plotly heeds it for one line, and puts the first of several on y in any case
             "font": {"size": 16},
         },
         height=height + max(added, 0),
