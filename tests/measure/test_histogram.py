@@ -76,7 +76,7 @@ def test_counts_stand_for_repeated_samples(samples: list[int], counts: list[int]
 @given(left=latencies, right=latencies)
 def test_merge_encode_buckets_and_pickle_keep_everything(left: list[int], right: list[int]) -> None:
     """Merging is folding the joined samples; base64, buckets and pickle give an equal histogram back."""
-    both = LatencyHistogram.from_samples(left).merge(LatencyHistogram.from_samples(right))
+    both = LatencyHistogram.merged(map(LatencyHistogram.from_samples, (left, right)))
     assert both == LatencyHistogram.from_samples(left + right) != LatencyHistogram()
     low, high, counts = both.buckets()
     assert counts.sum() == len(left) + len(right)

@@ -15,6 +15,9 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
+
 from walkit.errors import MissingExtraError, StorageError, WalkitError, how_to_install
 from walkit.measure.baseline import raw_rate
 from walkit.measure.machine import file_system
@@ -47,6 +50,14 @@ SPARK_S = 120.0
 """Time after which Spark counts as not starting."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")
 REINSTALL = f"install walkit again, {how_to_install('all')}, or make setup"
+TMPFS = (
+    "this file system is memory: a sync means nothing here, and a power cut takes everything; keep logs on a disk, and "
+    "set TMPDIR to a folder on one for scratch logs and benchmarks"
+)
+COPYING = (
+    "writing over a file takes new blocks here: on a full disk a trim, which makes room, may find none; keep some of "
+    "it free"
+)
 SHOWN = 4
 """Packages of an extra that are named as missing; of more their number is said."""
 STARTS_SPARK = (
@@ -54,20 +65,26 @@ STARTS_SPARK = (
 )
 
 
+def _checked(part: str, name: str, found: str, fault: str = "", state: State = "problem") -> Finding:
+    """Return a finding that is fine without a fault; else in this state, with the fault as its advice."""
+    return Finding(part=part, name=name, found=found, state=state if fault else "fine", advice=fault)
+
+
 def packages() -> Iterator[Finding]:
     """Report the versions, and the extras with missing packages."""
     part = "packages"
-    yield Finding(part=part, name="Python", found=f"{platform.python_version()} ({sys.executable})")
+    yield _checked(part, "Python", f"{platform.python_version()} ({sys.executable})")
     try:
-        yield Finding(part=part, name="walkit", found=metadata.version("walkit"))
+        yield _checked(part, "walkit", metadata.version("walkit"))
         required = metadata.requires("walkit") or []
+        known = metadata.metadata("walkit").get_all("Provides-Extra", [])
     except metadata.PackageNotFoundError:
-        yield Finding(
-            part=part, name="walkit", found="runs, and is not installed", state="problem", advice=REINSTALL
-        )
+        yield _checked(part, "walkit", "runs, and is not installed", REINSTALL)
         return
     missing: dict[str, list[str]] = {}
-    for name, extras, ranges in _requirements(required):
+    for name, (extras, ranges) in _requirements(
+        required, [extra for extra in known if extra != "all"]
+    ).items():
         of = f" ({', '.join(extras)})" if extras else ""
         try:
             version = metadata.version(name)
@@ -75,26 +92,15 @@ def packages() -> Iterator[Finding]:
             for extra in extras:
                 missing.setdefault(extra, []).append(name)
             if not extras:
-                yield Finding(part=part, name=name, found="not installed", state="problem", advice=REINSTALL)
+                yield _checked(part, name, "not installed", REINSTALL)
             continue
-        wrong = [asked for asked in ranges if not _within(version, asked)]
-        yield Finding(
-            part=part,
-            name=name + of,
-            found=version,
-            state="problem" if wrong else "fine",
-            advice=f"walkit is tested with {wrong[0]}: pip install '{name}{wrong[0]}'" if wrong else "",
-        )
+        wrong = [asked for asked in ranges if not asked.contains(version, prereleases=True)]
+        fault = f"walkit is tested with {wrong[0]}: pip install '{name}{wrong[0]}'" if wrong else ""
+        yield _checked(part, name + of, version, fault)
     if missing:
         lacking = [f"{extra} ({_some(missing[extra])})" for extra in sorted(missing)]
-        wanted = ",".join(sorted(missing))
-        yield Finding(
-            part=part,
-            name="extras",
-            found=f"not installed: {', '.join(lacking)}",
-            state="note",
-            advice=how_to_install(wanted),
-        )
+        advice = how_to_install(",".join(sorted(missing)))
+        yield _checked(part, "extras", f"not installed: {', '.join(lacking)}", advice, "note")
 
 
 def _some(names: list[str]) -> str:
@@ -102,41 +108,16 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:SHOWN]) + more
 
 
-def _requirements(required: list[str]) -> Iterator[tuple[str, list[str], list[str]]]:
-    """Yield each package once, with the extras that bring it (none: the core) and the required ranges."""
-    extras: dict[str, list[str]] = {}
-    ranges: dict[str, list[str]] = {}
-    for line in required:
-        asked, _, marker = line.partition(";")
-        python = re.search(r"python_version\s*<\s*['\"](\d+)\.(\d+)", marker)
-        if python and sys.version_info[:2] >= (int(python[1]), int(python[2])):
-            continue
-        found = re.match(r"\s*([\w.-]+)(\[[^]]*\])?\s*(.*)", asked)
-        extra = re.search(r"extra\s*==\s*['\"]([\w-]+)['\"]", marker)
-        if found is None or found[1] == "walkit" or (extra and extra[1] == "all"):
-            continue
-        extras.setdefault(found[1], [])
-        ranges.setdefault(found[1], []).append(found[3].strip(" ()"))
-        if extra:
-            extras[found[1]].append(extra[1])
-    for name, brought_by in extras.items():
-        yield name, brought_by, ranges[name]
-
-
-def _within(version: str, asked: str) -> bool:
-    """Whether a version is in a range like >=1.2,<2; True if numbers alone cannot decide it."""
-    compare = {">=": lambda a, b: a >= b, "<": lambda a, b: a < b, "==": lambda a, b: a == b}
-    for clause in filter(None, asked.split(",")):
-        found = re.fullmatch(r"\s*(>=|<|==)\s*([\d.]+)\s*", clause)
-        numbers = re.match(r"\d+(\.\d+)*", version)
-        if found is None or numbers is None:
-            continue
-        have, want = ([int(n) for n in text.strip(".").split(".")] for text in (numbers[0], found[2]))
-        width = max(len(have), len(want))
-        have, want = (n + [0] * (width - len(n)) for n in (have, want))
-        if not compare[found[1]](have, want):
-            return False
-    return True
+def _requirements(required: list[str], extras: list[str]) -> dict[str, tuple[list[str], list[SpecifierSet]]]:
+    """Return by package the extras that bring it (none: the core), and its ranges; without other Pythons' packages."""
+    found: dict[str, tuple[list[str], list[SpecifierSet]]] = {}
+    for asked in map(Requirement, required):
+        brought_by = [x for x in ("", *extras) if asked.marker is None or asked.marker.evaluate({"extra": x})]
+        if brought_by:
+            names, ranges = found.setdefault(asked.name, ([], []))
+            names += [] if "" in brought_by else brought_by
+            ranges.append(asked.specifier)
+    return found
 
 
 def object_store(url: str) -> Iterator[Finding]:
@@ -145,10 +126,10 @@ def object_store(url: str) -> Iterator[Finding]:
     try:
         with closing(open_store(url)) as store:
             prove_conditional_writes(store, "walkit-doctor")
-        yield Finding(part=part, name=name, found="honoured")
+        yield _checked(part, name, "honoured")
     except WalkitError as error:
         advice = "a log needs them: correct the endpoint or the credentials, or use another store"
-        yield Finding(part=part, name=name, found=str(error), state="problem", advice=advice)
+        yield _checked(part, name, str(error), advice)
 
 
 def folder(path: str) -> Iterator[Finding]:
@@ -157,35 +138,22 @@ def folder(path: str) -> Iterator[Finding]:
         yield from object_store(path)
         return
     part, place = f"folder {path}", file_system(path)
-    tmpfs = bool(place.tmpfs)
-    yield Finding(
-        part=part,
-        name="file system",
-        found=f"{place.type or 'unknown'}, mounted at {place.mount_point or 'an unknown place'}",
-        state="problem" if tmpfs else "note" if place.type in COPYING_FILE_SYSTEMS else "fine",
-        advice=f"{place.type} is memory: a sync means nothing here, and a power cut takes everything; keep logs on a "
-        "disk, and set TMPDIR to a folder on one for scratch logs and benchmarks"
-        if tmpfs
-        else "writing over a file takes new blocks here: on a full disk a trim, which makes room, may find none; keep "
-        "some of it free"
-        if place.type in COPYING_FILE_SYSTEMS
-        else "",
-    )
-    yield Finding(part=part, name="mount options", found=place.mount_options or "unknown")
+    found = f"{place.type or 'unknown'}, mounted at {place.mount_point or 'an unknown place'}"
+    if place.tmpfs:
+        yield _checked(part, "file system", found, TMPFS)
+    else:
+        fault = COPYING if place.type in COPYING_FILE_SYSTEMS else ""
+        yield _checked(part, "file system", found, fault, "note")
+    yield _checked(part, "mount options", place.mount_options or "unknown")
     disk = None if place.rotational is None else "rotational" if place.rotational else "not rotational"
     about = ", ".join(filter(None, (place.device, disk, place.write_cache and f"cache: {place.write_cache}")))
-    yield Finding(part=part, name="disk", found=about or "unknown")
-    yield Finding(part=part, name="free", found=f"{shutil.disk_usage(path).free / 2**30:,.1f} GiB")
+    yield _checked(part, "disk", about or "unknown")
+    yield _checked(part, "free", f"{shutil.disk_usage(path).free / 2**30:,.1f} GiB")
     try:
         work = tempfile.TemporaryDirectory(prefix=".walkit-doctor-", dir=path)
     except OSError as error:
-        yield Finding(
-            part=part,
-            name="writing",
-            found=f"refused: {error.strerror}",
-            state="problem",
-            advice="give walkit a folder that this user may write to",
-        )
+        advice = "give walkit a folder that this user may write to"
+        yield _checked(part, "writing", f"refused: {error.strerror}", advice)
         return
     with work as inside:
         yield _numbers(part, inside)
@@ -205,16 +173,10 @@ def _numbers(part: str, path: str) -> Finding:
         file.close()
         if not isinstance(hold, LockHolder):
             hold.release()
-    return Finding(
-        part=part,
-        name="file numbers",
-        found="the same by name and by descriptor" if same else "others by name than by descriptor",
-        state="fine" if same else "problem",
-        advice=""
-        if same
-        else "a writer here notices removed files, and does not notice replaced ones: let nothing else "
-        "write into the folder of a log",
-    )
+    if same:
+        return _checked(part, "file numbers", "the same by name and by descriptor")
+    fault = "a writer here notices removed files, not replaced ones: let nothing else write into the folder of a log"
+    return _checked(part, "file numbers", "others by name than by descriptor", fault)
 
 
 def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
@@ -222,19 +184,16 @@ def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
     try:
         rate = raw_rate(path, block_bytes=BLOCK_BYTES, direct=direct, rounds=ROUNDS, seconds=ROUND_S)
     except StorageError as error:
-        yield Finding(
-            part=part,
-            name=name,
-            found=f"does not work: {error}",
-            state="note" if direct else "problem",
-            advice="open logs here without direct_io" if direct else "use another disk",
-        )
+        if direct:
+            yield _checked(part, name, f"does not work: {error}", "open logs here without direct_io", "note")
+        else:
+            yield _checked(part, name, f"does not work: {error}", "use another disk")
     except MissingExtraError as error:
         found = f"not measured: {error.package} is not installed, see extras"
-        yield Finding(part=part, name=name, found=found)
+        yield _checked(part, name, found)
     else:
         spread = f"{rate.lowest:,.0f} to {rate.highest:,.0f}, n={rate.rounds}"
-        yield Finding(part=part, name=name, found=f"{rate.writes_per_s:,.0f} writes/s ({spread})")
+        yield _checked(part, name, f"{rate.writes_per_s:,.0f} writes/s ({spread})")
 
 
 def java() -> Iterator[Finding]:
@@ -245,13 +204,12 @@ def java() -> Iterator[Finding]:
 
         with tempfile.TemporaryDirectory(prefix="walkit-doctor-") as work:
             found = find_java({**os.environ, "XDG_CACHE_HOME": work})
-        yield Finding(part=part, name=name, found=f"{found.version}, of {found.source} ({found.runtime})")
+        yield _checked(part, name, f"{found.version}, of {found.source} ({found.runtime})")
     except (WalkitError, ImportError) as error:
         if _version("pyspark") is None:
-            yield Finding(part=part, name=name, found="not looked for: pyspark is not installed, see extras")
+            yield _checked(part, name, "not looked for: pyspark is not installed, see extras")
             return
-        none = "none that Spark can use"
-        yield Finding(part=part, name=name, found=none, state="problem", advice=str(error))
+        yield _checked(part, name, "none that Spark can use", str(error))
 
 
 def spark_starts() -> Iterator[Finding]:
@@ -280,29 +238,20 @@ def spark_starts() -> Iterator[Finding]:
             said = f"it was not there after {SPARK_S:.0f} seconds"
     counted = re.search(r"^rows 3 (\S+)$", said, re.MULTILINE)
     last = (said.strip().splitlines() or ["it said nothing"])[-1]
-    yield Finding(
-        part=part,
-        name=name,
-        found=f"yes, {counted[1]}" if counted else f"no: {last[:200]}",
-        state="fine" if counted else "problem",
-        advice=""
-        if counted
-        else "see its words with: python -c 'import walkit.spark; walkit.spark.session()'",
-    )
+    if counted:
+        yield _checked(part, name, f"yes, {counted[1]}")
+    else:
+        advice = "see its words with: python -c 'import walkit.spark; walkit.spark.session()'"
+        yield _checked(part, name, f"no: {last[:200]}", advice)
 
 
 def browser() -> Iterator[Finding]:
     """Report the browser."""
     found = next(filter(None, map(shutil.which, BROWSERS)), None)
-    yield Finding(
-        part="dashboard and notebooks",
-        name="browser on this machine",
-        found=found or "none",
-        state="fine" if found else "note",
-        advice=""
-        if found
-        else "the dashboard needs one, here or over a tunnel; Debian: apt-get install chromium",
+    fault = (
+        "" if found else "the dashboard needs one, here or over a tunnel; Debian: apt-get install chromium"
     )
+    yield _checked("dashboard and notebooks", "browser on this machine", found or "none", fault, "note")
 
 
 def lab() -> Iterator[Finding]:
@@ -322,7 +271,7 @@ def lab() -> Iterator[Finding]:
 
 def _notebook_package(name: str, package: str) -> Finding:
     version = _version(package)
-    return Finding(part="dashboard and notebooks", name=name, found=version or "not installed: see extras")
+    return _checked("dashboard and notebooks", name, version or "not installed: see extras")
 
 
 def _version(name: str) -> str | None:

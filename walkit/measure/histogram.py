@@ -105,10 +105,6 @@ class LatencyHistogram:
             result._add(index, total[index])
         return result
 
-    def merge(self, other: LatencyHistogram) -> LatencyHistogram:
-        """Return a new histogram of the records of both."""
-        return self.merged((self, other))
-
     def _add(self, index: Int64Array, weights: Int64Array | None) -> None:
         """Fill this still private histogram; `index` is not empty."""
         folded = np.bincount(index, weights=weights).astype(np.int64)
