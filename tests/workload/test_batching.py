@@ -56,6 +56,7 @@ def test_real_places_get_a_new_log_for_each_run(tmp_path: Path) -> None:
     assert all(run.records == load.operations and run.frames and run.baseline is None for run in runs)
     table = batching_table(runs, "in flight")
     assert table.usd.isna().all() and (table.requests <= 1e6).all()
+    assert "$" not in alt_text(batching_cost(runs, "in flight"))
     left = [path for path in tmp_path.rglob("*") if path.is_file() and path.name[0] != "="]
     assert not left
 

@@ -163,11 +163,12 @@ def _axes(
 
 
 def _describe(place: str, rows: pd.DataFrame) -> str:
-    median = rows.groupby("batching")[["p50_s", "requests", "usd"]].median(numeric_only=False)
+    priced = [] if rows.usd.isna().any() else ["usd"]
+    median = rows.groupby("batching")[["p50_s", "requests", *priced]].median()
     ends = [median.iloc[0], median.iloc[-1]]
     p50, requests = (
         " to ".join(text(float(end[name])) for end in ends)
         for name, text in (("p50_s", duration_text), ("requests", count_text))
     )
-    usd = "" if rows.usd.isna().any() else ", $" + " to ".join(f"{float(end.usd):.2g}" for end in ends)
+    usd = ", $" + " to ".join(f"{float(end.usd):.2g}" for end in ends) if priced else ""
     return f"{place}: p50 {p50}, {requests} requests{usd} for a million records"

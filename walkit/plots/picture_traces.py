@@ -12,6 +12,7 @@ import numpy as np
 
 from walkit._internal.html import Markup, join, tag
 from walkit.plots.picture_axes import PictureAxis, numbers
+from walkit.plots.style import BLUE
 
 DASHES = {"dash": "9 6", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "14 6"}
 _HATCHES = {
@@ -191,7 +192,8 @@ class TracePainter:
                 "width": short(wide),
                 "height": short(high),
             }
-            look = {"text_anchor": "middle", "font_family": "monospace", "fill": "#111"}
+            ink = "#fff" if paint == BLUE else "#111"  # the only dark one of the colours
+            look = {"text_anchor": "middle", "font_family": "monospace", "fill": ink}
             parts.append(tag("rect", **box, fill=paint))
             parts.append(tag("text", texts[row, column], x=short(px), y=short(py + 4), **look))
         return join(parts)
