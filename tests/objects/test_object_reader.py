@@ -50,6 +50,25 @@ def polled(look: Callable[[], object]) -> None:
         look()
 
 
+def test_a_faster_writer_does_not_hold_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put three bulks at each request of a look: it ends, and its view has all that was there when it began."""
+    monkeypatch.setattr("walkit.objects.view.LOOK_BULKS", 4)
+    made, lock = MadeLog(), threading.Lock()
+    client = made.store.client()
+    source = ObjectEnd(client)
+
+    def put(request: ObjectRequest) -> None:
+        with lock:
+            assert request.number < 1000, "the look has no end"
+            for _ in range(3):
+                made.append([b"more"])
+
+    there = [made.append([b"there"]) for _ in range(20)][-1]
+    client.plan = put
+    view = source.now()
+    assert there.lsn <= view.last_lsn < made.place.lsn
+
+
 @pytest.mark.parametrize("per_bulk", [1, 3])
 def test_a_look_begins_after_the_frames_that_came_another_way(per_bulk: int) -> None:
     """Expect the last of 200 frames: its bulk is found by headers. One of another chain, or after a fence, is not."""

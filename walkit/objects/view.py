@@ -59,6 +59,8 @@ from walkit.storage.object_store import ObjectStore
 POLL_S = 0.05
 READ_S = 10.0
 """How long one request of a reader is repeated."""
+LOOK_BULKS = 1024
+"""A look that has found so many bulks ends at those that are there by then."""
 LOOK_EVERY = 10
 """Of so many polls of a quiet log, one looks at the vouched end or the floor instead of the next bulk."""
 
@@ -330,13 +332,22 @@ class ObjectEnd:
         self._catch_up()
 
     def _take_following(self) -> bool:
-        """Take the bulks that follow; say whether there was one."""
-        began = self._place
+        """Take the bulks that follow, all that there are when it begins; say whether there was one."""
+        began, last = self._place, None
         with closing(self.bulks.ahead(self._place.number + 1, bodies=self._bodies)) as found:
             for bulk in found:
-                if bulk is None or not self._take(bulk):
+                if bulk is None or not self._take(bulk) or self._place.number == last:
                     break
+                if self._place.number == began.number + LOOK_BULKS:
+                    last = self._number_beyond()
         return self._place != began
+
+    def _number_beyond(self) -> int:
+        """Return a number that no bulk has yet: a writer that is faster than this reader does not hold its look."""
+        step = LOOK_BULKS
+        while self.bulks.header(self._place.number + step) is not None:
+            step *= 2
+        return self._place.number + step
 
     def _take(self, bulk: Bulk) -> bool:
         """Make a bulk the end; False if it is not part of the log, or not yet."""

@@ -12,7 +12,6 @@ import numpy as np
 
 from walkit._internal.html import Markup, join, tag
 from walkit.plots.picture_axes import PictureAxis, numbers
-from walkit.plots.style import BLUE
 
 DASHES = {"dash": "9 6", "dot": "2 4", "dashdot": "9 4 2 4", "longdash": "14 6"}
 _HATCHES = {
@@ -192,7 +191,8 @@ class TracePainter:
                 "width": short(wide),
                 "height": short(high),
             }
-            ink = "#fff" if paint == BLUE else "#111"  # the only dark one of the colours
+            red, green, blue = bytes.fromhex(paint[1:])
+            ink = "#fff" if 0.299 * red + 0.587 * green + 0.114 * blue < 100 else "#111"
             look = {"text_anchor": "middle", "font_family": "monospace", "fill": ink}
             parts.append(tag("rect", **box, fill=paint))
             parts.append(tag("text", texts[row, column], x=short(px), y=short(py + 4), **look))
