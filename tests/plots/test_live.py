@@ -9,10 +9,10 @@ import plotly.graph_objects as go
 import pytest
 
 from walkit.measure import RunEvent
-from walkit.plots import (
+from walkit.plots import LiveSeries
+from walkit.plots.live_load import (
     LATENCY_EDGES_S,
     Band,
-    LiveSeries,
     LoadSeries,
     live_latency,
     live_rates,

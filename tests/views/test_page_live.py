@@ -13,7 +13,7 @@ import pytest
 from walkit.errors import OptionsError
 from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.downsampled import FINE_EDGES_NS
-from walkit.plots import LATENCY_EDGES_S, Band
+from walkit.plots.live_load import LATENCY_EDGES_S, Band
 from walkit.views.history import NOTHING, POINTS_MAX, History, Point, detail_of
 from walkit.views.load_controls import PRESETS, LoadControls
 from walkit.views.page import make_shell

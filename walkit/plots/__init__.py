@@ -16,17 +16,6 @@ from walkit.plots.export import data, save_data
 from walkit.plots.framebytes import frame_bytes
 from walkit.plots.group_commit import group_commit
 from walkit.plots.latency import latency_distribution
-from walkit.plots.live_load import (
-    LATENCY_EDGES_S,
-    Band,
-    LoadSeries,
-    live_frames,
-    live_latency,
-    live_rates,
-    move_live_frames,
-    move_live_latency,
-    move_live_rates,
-)
 from walkit.plots.load import latency_over_load
 from walkit.plots.maintenance import Amplification, amplification, maintenance
 from walkit.plots.order import order_cost
@@ -48,14 +37,11 @@ from walkit.plots.timeline import LiveSeries, throughput_timeline
 from walkit.plots.world import world_schedule
 
 __all__ = [
-    "LATENCY_EDGES_S",
     "Amplification",
-    "Band",
     "Figure",
     "LagSeries",
     "LagUnit",
     "LiveSeries",
-    "LoadSeries",
     "StateBar",
     "StateLane",
     "alt_text",
@@ -72,13 +58,7 @@ __all__ = [
     "lag_over_time",
     "latency_distribution",
     "latency_over_load",
-    "live_frames",
-    "live_latency",
-    "live_rates",
     "maintenance",
-    "move_live_frames",
-    "move_live_latency",
-    "move_live_rates",
     "order_cost",
     "plotly_script",
     "ratios",

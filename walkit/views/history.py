@@ -12,7 +12,8 @@ import numpy as np
 from walkit.measure import FrameSample, LatencyHistogram, RunEvent
 from walkit.measure.downsampled import FINE_ROWS, Downsampled, Int64Array, fine_counts, percentile_ns
 from walkit.metrics import LogStatistics
-from walkit.plots import LATENCY_EDGES_S, Band, LiveSeries, LoadSeries
+from walkit.plots import LiveSeries
+from walkit.plots.live_load import LATENCY_EDGES_S, Band, LoadSeries
 
 NAN = float("nan")
 

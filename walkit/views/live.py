@@ -9,14 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from walkit.metrics import LogStatistics
-from walkit.plots import (
-    Figure,
-    live_latency,
-    live_rates,
-    move_live_latency,
-    move_live_rates,
-    throughput_timeline,
-)
+from walkit.plots import Figure, throughput_timeline
+from walkit.plots.live_load import live_latency, live_rates, move_live_latency, move_live_rates
 from walkit.views.base import View, figure_pane, numbers_html, pn, sentence_html
 from walkit.views.history import History, Point
 from walkit.views.sources import Reading, RunSource, Source

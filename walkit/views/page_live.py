@@ -12,8 +12,9 @@ import numpy.typing as npt
 
 from walkit._internal.html import Markup, tag
 from walkit.errors import OptionsError
-from walkit.plots import (
-    LiveSeries,
+from walkit.plots import LiveSeries
+from walkit.plots.live_load import (
+    SERIES_MAX,
     LoadSeries,
     live_frames,
     live_latency,
@@ -22,7 +23,6 @@ from walkit.plots import (
     move_live_latency,
     move_live_rates,
 )
-from walkit.plots.live_load import SERIES_MAX
 from walkit.plots.units import count_text, duration_text
 from walkit.views.base import (
     FOCUS_CSS,

@@ -14,7 +14,7 @@ from walkit.measure import LatencyHistogram, RawRate, Run, RunEvent, file_system
 from walkit.measure.recorder import RecorderTail, recorder_of
 from walkit.measure.run import plain
 from walkit.metrics import LogStatistics
-from walkit.plots import Band
+from walkit.plots.live_load import Band
 from walkit.storage.address import FILES
 from walkit.views.history import EVENTS_MAX, Detail, Point, detail_of, point_between
 from walkit.workload.steady import SteadyLine, SteadyWriter
