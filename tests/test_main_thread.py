@@ -6,6 +6,7 @@ import contextvars
 import gc
 import signal
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -40,6 +41,23 @@ def interrupted(work: Callable[[], Any], **named: Any) -> None:
     with pytest.raises(KeyboardInterrupt):
         run_uninterrupted(work, "test", **named)
     shooter.result()
+
+
+def test_a_signal_just_before_the_wait_ends_the_work() -> None:
+    """Set Python's flag alone, as a signal does that no wait for a lock sees: the work ends long before its time."""
+    abandoned = list[bool]()
+
+    def work() -> None:
+        given_up, deadline = abandonment(), time.monotonic() + 2 * GUARD_S
+        while time.monotonic() < deadline and not given_up():
+            time.sleep(0.001)
+        abandoned.append(given_up())
+
+    shooter = interrupt_in("run_uninterrupted", "join", unseen=True)
+    with pytest.raises(KeyboardInterrupt):
+        run_uninterrupted(work, "test")
+    shooter.result()
+    assert abandoned == [True]
 
 
 def test_the_main_thread_has_it_done_and_others_do_it_themselves() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import dis
 import signal
 import sys
@@ -21,11 +22,11 @@ LOOKS = 20
 """The main thread has stopped if it was seen this many times in one place."""
 
 
-def interrupt_in(*names: str) -> Task:
+def interrupt_in(*names: str, unseen: bool = False) -> Task:
     """Send SIGINT to the main thread once it waits in functions of all these names; returns when it has left.
 
     A signal that comes just before a lock is waited for does not end the waiting, and is handled when another one does:
-    a thread that still waits is shot at again, and gets one KeyboardInterrupt.
+    a thread that still waits is shot at again, and gets one KeyboardInterrupt. `unseen`: each signal comes so.
     """
     main = threading.main_thread().ident
     assert main is not None
@@ -46,7 +47,10 @@ def interrupt_in(*names: str) -> Task:
                 return
             looks, before = (looks + 1 if now is not None and now == before else 0), now
             if looks == LOOKS:
-                signal.pthread_kill(main, signal.SIGINT)
+                if unseen:
+                    _thread.interrupt_main()
+                else:
+                    signal.pthread_kill(main, signal.SIGINT)
                 shot, looks = True, 0
             time.sleep(0.0005)
         raise AssertionError(f"the main thread did not come to {names}, or did not leave it, in {GUARD_S} s")

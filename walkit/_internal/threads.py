@@ -42,6 +42,8 @@ MEMORY_TRIES: Final = 256
 """How often a step that others wait for is tried again if it finds no memory. Counting so far allocates nothing."""
 START_STEP_S: Final = 0.0001
 """The time between two looks at whether a thread that has started runs."""
+WAIT_STEP_S: Final = 0.25
+"""The time after which a wait for a thread lets a pending signal be handled."""
 
 
 def current_frames() -> dict[int, FrameType]:
@@ -165,13 +167,13 @@ class EndingThread(threading.Thread):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until its work is over; False after `timeout` seconds, or in a forked child. Once it was started."""
-        here = self._process == os.getpid()
-        if here and not self.ended:
+        if self._process == os.getpid() and not self.ended:
             if timeout is None:
-                with self._end:  # unlike `acquire`, an interrupt cannot leave it taken
+                # CPython handles a signal that comes just before it waits for a lock only after that: so in steps.
+                while not self.wait(WAIT_STEP_S):
                     pass
             elif self._end.acquire(timeout=max(timeout, 0)):
-                self._end.release()
+                self._end.release()  # an interrupt may skip this: `ended` is set by then
         return self.ended
 
     def join(self, timeout: float | None = None) -> None:
