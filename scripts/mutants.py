@@ -71,7 +71,7 @@ def failures(target: Path, arguments: list[str], limit_s: float | None = None) -
         f"--basetemp={target}.tmp",
     ]
     # Without bytecode: a mutant of the same size, made in the same second, would run as the file before it.
-    environment = os.environ | {"HYPOTHESIS_PROFILE": "ci", "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = os.environ | {"HYPOTHESIS_PROFILE": "commit", "PYTHONDONTWRITEBYTECODE": "1"}
     with (
         target.with_name(f"{target.name}.log").open("w") as log,
         subprocess.Popen(
