@@ -29,6 +29,6 @@ def spark() -> Iterator[SparkSession]:
     session.stop()
     for name, value in before.items():
         if value is None:
-            del os.environ[name]
+            os.environ.pop(name, None)
         else:
             os.environ[name] = value

@@ -26,8 +26,11 @@ OF_EVERY_TEST = ("checkout", "once", "pytestconfig", "testrun_uid", "tmp_path_fa
 """Fixtures of a whole run that start nothing."""
 LIBRARIES_OWN = ("resource_tracker", "forkserver", "pyspark", "org.apache.spark")
 """Children that a library starts once for the whole process, by a word of their command."""
-OF_THE_RUNNER = ("PYTEST_CURRENT_TEST", "GRPC_ENABLE_FORK_SUPPORT", "_PYVIZ_COMMS_INSTALLED")
-"""Variables that pytest sets for each test, and walkit and Panel once, when a room is imported."""
+OF_THE_RUNNER = (
+    *("PYTEST_CURRENT_TEST", "GRPC_ENABLE_FORK_SUPPORT", "_PYVIZ_COMMS_INSTALLED"),
+    *("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", "SPARK_AUTH_SOCKET_TIMEOUT", "SPARK_BUFFER_SIZE"),
+)
+"""Variables that pytest sets for each test, walkit and Panel once, when a room is imported, and Spark for its JVM."""
 
 
 def children() -> set[int]:

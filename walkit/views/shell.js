@@ -50,14 +50,20 @@
     const panes = new Map();  // by element
     const draw = async (view) => {
       const layout = view._layout_data();
-      layout.width = view.walkitWidth = view.el.clientWidth;
+      const width = view.el.clientWidth;
+      if (view._plotInitialized && width !== view.walkitWidth) {
+        Plotly.purge(view.container);  // at another width plotly leaves a legend where it was
+        view._plotInitialized = false;
+      }
+      layout.width = view.walkitWidth = width;
       if (phone.matches) { narrow(layout, main.clientWidth - 30); }
       const clocks = layout.meta?.clock ?? [];
       if (zoom !== null && zoom.revision === layout.uirevision) {
         for (const name of clocks) { layout[name] = {...layout[name], range: [...zoom.range]}; }
       }
       view.container.style.height = `${layout.height}px`;
-      const config = {...view.model.config, responsive: false};
+      // A double click would go back to the range that the figure had when it was empty.
+      const config = {...view.model.config, responsive: false, doubleClick: clocks.length > 0 ? false : "reset+autosize"};
       await Plotly.react(view.container, view._trace_data(), layout, config);
       if (view._plotInitialized || !panes.has(view.el)) { return; }
       view._plotInitialized = true;
@@ -76,7 +82,9 @@
       const {_fullLayout: full} = from.container;
       zoom = change === null ? null : {range: full[name].range, revision: full.uirevision};
       for (const view of panes.values()) {
-        if (view !== from && view.container?.layout?.meta?.clock) { view.plot(); }
+        if (!view.container?.layout?.meta?.clock) { continue; }
+        if (change === null) { view.walkitWidth = null; }  // plotly keeps what a person chose in a figure that it knows
+        if (change === null || view !== from) { view.plot(); }
       }
     };
     // One figure in a task: a click comes between two of them, and until its page is there none is drawn.
