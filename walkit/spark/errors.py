@@ -83,7 +83,7 @@ def require_open(df: object, what: str) -> None:
     if not isinstance(df, DataFrame):
         refuse("df", df, f"{what} takes a DataFrame")
     if not is_remote() and df.sparkSession.sparkContext._jsc is None:
-        refuse("df", "DataFrame", STOPPED)
+        raise OptionsError(STOPPED, option="df")
 
 
 def unwrapped(text: str) -> WalkitError | None:
