@@ -59,6 +59,9 @@ def test_an_order_is_lost(walkit_crashing_storage, walkit_crash_states):
 """Tests of a program that uses walkit: its own tests find the fixtures, and one of them finds a fault."""
 
 
+UV = Path(sys.executable).with_name("uv")
+
+
 def run(*command: str | Path, cwd: Path) -> str:
     """Run a command and return what it prints; fails with its words."""
     done = subprocess.run([str(part) for part in command], cwd=cwd, capture_output=True, text=True)
@@ -84,15 +87,15 @@ def test_what_is_built_works_in_an_empty_environment(checkout: Checkout, tmp_pat
     )
     (built,) = (path for path in tmp_path.iterdir() if path.suffix in (".whl", ".gz"))
     environment = tmp_path / "environment"
-    run("uv", "venv", "--quiet", "--python", sys.executable, environment, cwd=tmp_path)
+    run(UV, "venv", "--quiet", "--python", sys.executable, environment, cwd=tmp_path)
     python = environment / "bin" / "python"
-    run("uv", "pip", "install", "--quiet", "--python", python, built, cwd=tmp_path)
+    run(UV, "pip", "install", "--quiet", "--python", python, built, cwd=tmp_path)
     used = tmp_path / "used"
     used.mkdir()
     assert run(python, "-I", "-c", USE, cwd=used).split() == ["spark"]
     assert "orders" in run(environment / "bin" / "walkit", "inspect", used / "orders", cwd=used)
     assert run(environment / "bin" / "walkit", "verify", used / "orders", cwd=used)
-    run("uv", "pip", "install", "--quiet", "--python", python, "pytest", cwd=tmp_path)
+    run(UV, "pip", "install", "--quiet", "--python", python, "pytest", cwd=tmp_path)
     (used / "test_orders.py").write_text(PLUGIN)
     tested = subprocess.run(
         [str(python), "-m", "pytest", "-q", "-p", "no:cacheprovider"],

@@ -204,6 +204,14 @@ def test_a_gap_is_asked_for_once_and_again_only_after_a_while(history: History) 
     assert (core.duplicates, core.gaps, core.next) == (1, len(rest) + 1, history.end())
 
 
+def test_a_repeated_batch_is_acknowledged_as_far_as_it_is_durable(history: History) -> None:
+    """Repeat a batch whose import has not ended: the acknowledgement has the end on the disk."""
+    core = welcomed(history)
+    core.receive(first_batch(history, 1), 0)
+    assert core.next != core.end == LogEnd()
+    assert core.receive(first_batch(history, 1), 0) == [SendToPublisher(Ack(end=LogEnd()))]
+
+
 def test_a_batch_that_overlaps_is_taken_from_where_the_log_ends(history: History) -> None:
     """A batch that begins below the end and reaches beyond it: only the frames after the end are imported."""
     core = welcomed(history)
