@@ -34,7 +34,7 @@ from tests.support.import_graph import import_graph, module_of, reached  # noqa:
 
 LIST = ROOT / "docs" / "evidence" / "mutants.json"
 TESTED_IN = {
-    "bench": ("workload", "benchmarks"),
+    "bench": ("workload",),
     "testing": ("storage", "state"),
     "views": ("dashboards",),
     GROUND: ("_internal", "record", "main_thread", "outgoing_errors"),

@@ -1,13 +1,16 @@
 """Measure the figures that a release of walkit's Spark has to reach, in one run, each beside its rival in turns.
 
-    python scripts/spark_figures.py [--records 5000000] [--runs 5] [--segments 100 1000 100000] [--dir DIR] [--json]
+    python scripts/spark_figures.py [--records 5000000] [--runs 5] [--segments 100 1000 100000] [--dir DIR]
 
 Reading, replay and the history of one key are asked of a log and of Parquet of the same rows, round after round, and
 with `--objects` the reading of a log in a folder of objects, alone. A
 first round warms session and page cache, and does not count. A cold replay has a session of its own, from whose
-start to the load nothing is read, and files that the page cache does not hold. Planning, tasks and reading of many
-segments are those of tests/benchmarks/bench_tasks.py. A row has medians with the least and the most, and processor
-seconds of the driver, the JVM and the Python workers.
+start to the load nothing is read, and files that the page cache does not hold. A row has medians with the least and
+the most, and processor seconds of the driver, the JVM and the Python workers.
+
+Planning and tasks are compared with reading by the processor time of this process. Planning is a load and its pickled
+partitions. Tasks unpickle the reader and their partitions, and prove each segment by its header. Their segments are
+made up: files with a right header and size, and nothing in them. Reading is all rows of the log, scaled to their bytes.
 
 Exit 1 if a figure is not reached, 2 if log and Parquet give different answers.
 """
@@ -17,12 +20,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import pickle
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,10 +38,18 @@ from pyspark.sql import functions as F
 
 import walkit
 import walkit.spark
-from tests.benchmarks.bench_tasks import MIB, begin_tasks, cpu, made_up, planned, read_rows, real_log
 from walkit.bench.spark_load import BenchLogs
+from walkit.format.layout import SEGMENT_HEADER_BYTES
+from walkit.format.manifest import LogEnd, Manifest
+from walkit.format.segment import SegmentHeader
+from walkit.read.view import LogView, Span
+from walkit.segments.manifest_store import load_manifest, write_manifest
+from walkit.spark.columns import RECORD_STRUCT
 from walkit.spark.replay import with_next
+from walkit.spark.source import plan_load
+from walkit.storage.address import storage_at
 
+MIB = 1 << 20
 SEGMENT_MIB = 64
 DELETE = 2
 
@@ -93,13 +105,6 @@ class Figure:
         ]
         reached = "yes" if self.reached else "no"
         return [self.name, str(len(self.ours)), *sides, _spread(self.ratios), self.wanted, reached]
-
-    def facts(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        costs = {"ours": list(map(asdict, self.ours)), "theirs": list(map(asdict, self.theirs))}
-        ratio = {"median": median(self.ratios), "least": min(self.ratios), "most": max(self.ratios)}
-        own = {"name": self.name, "rival": self.rival, "n": len(self.ours), "wanted": self.wanted}
-        return {**own, **costs, "ratio": ratio, "reached": self.reached}
 
 
 def _spread(values: Sequence[float]) -> str:
@@ -225,34 +230,93 @@ def of_a_cold_replay(figure: Figure, logs: BenchLogs, runs: int) -> None:
         require_equal(figure, *answers)
 
 
-def of_segments(folder: Path, counts: Sequence[int], runs: int) -> list[Figure]:
+def made_up(path: Path, like: Path, segments: int) -> None:
+    """Make a log of so many sealed segments, after the first of another: headers, sizes, and no frames."""
+    path.mkdir()
+    manifest = load_manifest(storage_at(like))
+    first = manifest.sealed[0]
+    header = SegmentHeader.decode((like / first.name).read_bytes()[:SEGMENT_HEADER_BYTES], first.name)
+    assert header is not None
+    many = SEGMENT_MIB * MIB // (first.end_position - first.start_position)
+    made, end = [], LogEnd(position=first.start_position)
+    for number in range(1, segments + 1):
+        at, lsn = end.position, end.last_lsn
+        own = replace(header, number=number, start_position=at, previous_end=at, first_lsn=lsn + 1)
+        end = LogEnd(last_lsn=lsn + many * first.records, position=at + SEGMENT_MIB * MIB)
+        made.append(
+            first._replace(
+                number=number,
+                start_position=at,
+                end_position=end.position,
+                first_lsn=lsn + 1,
+                last_lsn=end.last_lsn,
+                end_chain=first.start_chain,
+                records=many * first.records,
+                frames=many * first.frames,
+            )
+        )
+        with (path / own.name).open("wb") as file:
+            file.write(own.encode())
+            file.truncate(SEGMENT_HEADER_BYTES + SEGMENT_MIB * MIB)
+    changes: dict[str, Any] = {"segments": tuple(made), "end": end, "next_segment": segments + 1}
+    write_manifest(storage_at(path), manifest.next(**changes))
+
+
+def planned(path: Path) -> tuple[bytes, list[bytes]]:
+    """Return what Spark sends for a load: the reader, and each partition."""
+    reader = plan_load({"path": str(path)}).reader(RECORD_STRUCT)
+    return pickle.dumps(reader), [pickle.dumps(partition) for partition in reader.partitions()]
+
+
+def begin_tasks(path: Path, reader: bytes, partitions: list[bytes]) -> None:
+    """Do what each task does before its first row, and at each further segment before the segment's first."""
+    storage = storage_at(path)
+    for partition in partitions:
+        pickle.loads(reader)
+        manifest: Manifest = pickle.loads(partition).value.planned.manifest
+        view = LogView(storage, manifest, ())
+        for record in manifest.segments:
+            view.opened(Span(record, record.end_position, record.last_lsn))[0].close()
+
+
+def read_rows(path: Path) -> None:
+    """Read all rows, in this process, as tasks do."""
+    reader, partitions = planned(path)
+    task = pickle.loads(reader)
+    for partition in partitions:
+        for _ in task.read(pickle.loads(partition)):
+            pass
+
+
+def of_segments(folder: str, log: str, counts: Sequence[int], runs: int) -> list[Figure]:
     """Return planning and tasks beside the reading for each number of segments, all as processor time of Python."""
-    read_bytes = real_log(real := folder / "real")
-    reading = [cpu(read_rows, real)[0] for _ in range(runs)]
-    found = []
-    for count in counts:
-        made_up(path := folder / str(count), real, count, SEGMENT_MIB * MIB)
-        name = f"planning and tasks at {count:,} segments of {SEGMENT_MIB} MiB"
+    end, found = load_manifest(storage_at(log)).end, []
+    for segments in counts:
+        made_up(path := Path(folder, str(segments)), Path(log), segments)
+        name = f"planning and tasks at {segments:,} segments of {SEGMENT_MIB} MiB"
         figure = Figure(name, "reading them", "<= 0.1 of the CPU", 0.1, lambda a, b: a.cpu / b.cpu, False)
-        scale = count * SEGMENT_MIB * MIB / read_bytes
-        for read in reading:
-            planning, (reader, partitions) = cpu(planned, path)
-            tasks = cpu(begin_tasks, path, reader, partitions)[0]
-            figure.ours.append(Cost(planning + tasks, driver=planning, workers=tasks))
-            figure.theirs.append(Cost(read * scale, workers=read * scale))
+        scale = segments * SEGMENT_MIB * MIB / end.position
+        for _ in range(runs):
+            began = time.process_time()
+            reader, partitions = planned(path)
+            planning = time.process_time()
+            begin_tasks(path, reader, partitions)
+            tasks = time.process_time()
+            read_rows(Path(log))
+            reading = (time.process_time() - tasks) * scale
+            figure.ours.append(Cost(tasks - began, driver=planning - began, workers=tasks - planning))
+            figure.theirs.append(Cost(reading, workers=reading))
         found.append(figure)
     return found
 
 
-def of_objects(folder: str, records: int, runs: int) -> list[Figure]:
+def of_objects(logs: BenchLogs, runs: int) -> list[Figure]:
     """Return the figure of a log on object storage, in a folder of objects beside the Parquet of its rows."""
-    logs = BenchLogs(folder=folder, records=records, record_bytes=64)
-    logs.write(copy=False, skewed=False)
-    url = f"objects:{folder}/objects"
+    url = f"objects:{logs.folder}/objects"
     with walkit.open(logs.log, mode="r") as log, walkit.open(url) as copy:
         for batch in log.read_batches():
             copy.append_arrow(batch.select(["kind", "key", "value", "timestamp"]))
-    name = f"reading {records:,} records of an object log"
+    name = f"reading {logs.records:,} records of an object log"
     read = Figure(name, "Parquet", ">= 0.6 of the rate", 0.6, lambda a, b: b.seconds / a.seconds, True)
     spark = begun()
     rows = lambda: summed(spark.read.parquet(logs.parquet))  # noqa: E731
@@ -261,13 +325,11 @@ def of_objects(folder: str, records: int, runs: int) -> list[Figure]:
     return [read]
 
 
-def of_records(folder: str, records: int, runs: int) -> list[Figure]:
+def of_records(logs: BenchLogs, runs: int) -> list[Figure]:
     """Return the figures of one log and of Parquet of its rows."""
-    logs = BenchLogs(folder=folder, records=records, record_bytes=64)
-    logs.write(copy=False, skewed=False)
     by_time: Callable[[Cost, Cost], float] = lambda ours, theirs: theirs.seconds / ours.seconds  # noqa: E731
     by_cpu: Callable[[Cost, Cost], float] = lambda ours, theirs: ours.cpu / theirs.cpu  # noqa: E731
-    rate, words = "of the rate", f"of {records:,} records"
+    rate, words = "of the rate", f"of {logs.records:,} records"
     read = Figure(f"reading {words}", "Parquet", f">= 0.6 {rate}", 0.6, by_time, True)
     replay = Figure(f"cold replay {words}", "max_by over Parquet", f">= 1 {rate}", 1.0, by_time, True)
     history = Figure(f"history of one key {words}", "Parquet", "<= 1.2 of the CPU", 1.2, by_cpu, False)
@@ -289,28 +351,27 @@ def of_records(folder: str, records: int, runs: int) -> list[Figure]:
 def main() -> int:
     """Make the logs, measure, print the table or JSON."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--records", type=int, default=5_000_000)
+    parser.add_argument("--records", type=int, default=5_000_000, help="more than one segment has")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--segments", type=int, nargs="+", default=[100, 1_000, 100_000])
     parser.add_argument("--dir", help="where the logs are made")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of the table")
     parser.add_argument("--objects", action="store_true", help="measure a log on object storage alone")
     parser.add_argument("--cold", nargs=2, metavar=("SIDE", "PATH"), help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.cold:
         return cold(*arguments.cold)
     with tempfile.TemporaryDirectory(prefix="walkit-figures-", dir=arguments.dir) as folder:
-        ask = of_objects if arguments.objects else of_records
-        figures = ask(f"{folder}/logs", arguments.records, arguments.runs)
-        if not arguments.objects:
-            figures += of_segments(Path(folder), arguments.segments, arguments.runs)
-    if arguments.json:
-        print(json.dumps([figure.facts() for figure in figures], indent=1))
-    else:
-        head = ["figure", "n", "walkit, s", "beside it, s", "ratio", "wanted", "reached"]
-        for cells in (head, ["---"] * len(head), *(figure.cells() for figure in figures)):
-            print(f"| {' | '.join(cells)} |")
-        print("\nCPU: driver + JVM + workers.")
+        logs = BenchLogs(folder=f"{folder}/logs", records=arguments.records, record_bytes=64)
+        logs.write(copy=False, skewed=False)
+        if arguments.objects:
+            figures = of_objects(logs, arguments.runs)
+        else:
+            figures = of_records(logs, arguments.runs)
+            figures += of_segments(folder, logs.log, arguments.segments, arguments.runs)
+    head = ["figure", "n", "walkit, s", "beside it, s", "ratio", "wanted", "reached"]
+    for cells in (head, ["---"] * len(head), *(figure.cells() for figure in figures)):
+        print(f"| {' | '.join(cells)} |")
+    print("\nCPU: driver + JVM + workers.")
     return 0 if all(figure.reached for figure in figures) else 1
 
 
