@@ -50,8 +50,12 @@ def test_a_ticket_that_waits_for_a_leader_is_refused(in_flight: int) -> None:
     """Queue a ticket while all places are taken, and leave no thread when they are given up: it is refused."""
     harness = DriverHarness(in_flight_max=in_flight)
     harness.place.hold()
-    leaders = [Task(harness.append, b"lead") for _ in range(in_flight)]
-    wait_until(lambda: harness.driver.election.leaders == in_flight, "the leaders")
+    leaders: list[Task] = []
+    while len(leaders) < in_flight:
+        leaders.append(Task(harness.append, b"lead"))
+        # A record that is queued before the last leader takes its frame goes with it, and its caller leads nothing.
+        wait_until(lambda: len(harness.core.in_flight) == len(leaders), "the frame of the leader")
+    assert harness.driver.election.leaders == in_flight
     ticket = harness.queued()
     with no_threads():
         harness.place.release()
