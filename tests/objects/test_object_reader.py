@@ -24,7 +24,7 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.format.frame import FrameHeader
-from walkit.objects.layout import BULK_HEADER_BYTES, CLAIMS_KEY, MANIFEST_KEY, BulkHeader, object_key
+from walkit.objects.layout import BULK_HEADER_BYTES, CLAIMS_KEY, MANIFEST_KEY, START, BulkHeader, object_key
 from walkit.objects.view import LOOK_EVERY, ObjectEnd
 from walkit.read.reader import LogReader
 from walkit.state import Counter, KeyedTable
@@ -50,9 +50,21 @@ def polled(look: Callable[[], object]) -> None:
         look()
 
 
-def test_a_faster_writer_does_not_hold_a_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put three bulks at each request of a look: it ends, and its view has all that was there when it began."""
-    monkeypatch.setattr("walkit.objects.view.LOOK_BULKS", 4)
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda end: end.now().last_lsn,
+        lambda end: end.poll().last_lsn,
+        lambda end: end.folder().last_lsn(),  # before each writing of a claim
+        lambda end: walkit.verify(end.reads.store).last_lsn,
+    ],
+    ids=["now", "poll", "claim", "verify"],
+)
+def test_a_faster_writer_does_not_hold_a_look(
+    look: Callable[[ObjectEnd], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put three bulks at each request of a look: it ends, and has found all that was there when it began."""
+    monkeypatch.setattr("walkit.objects.bulks.LOOK_BULKS", 4)
     made, lock = MadeLog(), threading.Lock()
     client = made.store.client()
     source = ObjectEnd(client)
@@ -65,8 +77,52 @@ def test_a_faster_writer_does_not_hold_a_look(monkeypatch: pytest.MonkeyPatch) -
 
     there = [made.append([b"there"]) for _ in range(20)][-1]
     client.plan = put
-    view = source.now()
-    assert there.lsn <= view.last_lsn < made.place.lsn
+    assert there.lsn <= look(source) < made.place.lsn
+
+
+def test_a_trim_during_a_look_is_a_gap() -> None:
+    """Trim below a bulk that a look is about to take: reading from before raises, and the end is the log's end."""
+    made = MadeLog()
+    places = [made.append([b"v"]) for _ in range(5)]
+    client = made.store.client()
+    with LogReader(ObjectEnd(client)) as log:
+        assert log.last_lsn == 5
+        places += [made.append([b"v"]) for _ in range(40)]
+
+        def trim(request: ObjectRequest) -> None:
+            if request.key == object_key(20) and made.claims.floor == START:
+                made.trim(places[29])
+                for place in places[:30]:
+                    made.store.delete(object_key(place.number))
+
+        client.plan = trim
+        with pytest.raises(GapError) as caught:
+            list(log.read(6))
+        assert caught.value.oldest == 31 and log.last_lsn == 45
+        assert [record.lsn for record in log.read(31)] == [*range(31, 46)]
+
+
+def test_an_acknowledged_record_is_seen_however_quiet_the_log_was() -> None:
+    """Ask a quiet log so many times, then append: the next call has the record, also the one that reads the floor."""
+    made = MadeLog()
+    with reader(made) as log:
+        for quiet in range(LOOK_EVERY + 2):
+            for _ in range(quiet):
+                assert log.last_lsn == made.place.lsn
+            lsn = made.append([b"new"]).lsn
+            assert [record.lsn for record in log.follow(lsn, timeout=0)] == [lsn] == [log.last_lsn]
+
+
+def test_damage_far_beyond_the_end_breaks_no_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have rubbish where a long look asks for a number beyond: no look is told, since the log ends before it."""
+    monkeypatch.setattr("walkit.objects.bulks.LOOK_BULKS", 4)
+    made = MadeLog()
+    source = ObjectEnd(made.store.client())
+    for _ in range(9):
+        made.append([b"v"])
+    for number in range(made.place.number + 2, made.place.number + 9):
+        made.put(object_key(number), b"rubbish")
+    assert source.now().last_lsn == made.place.lsn
 
 
 @pytest.mark.parametrize("per_bulk", [1, 3])
@@ -155,7 +211,7 @@ def test_a_place_is_found_with_few_requests() -> None:
 
 
 def test_a_quiet_reader_makes_one_request_a_poll() -> None:
-    """Sixty looks at a quiet log: the next bulk each time, but each tenth the manifest or the claims in its place."""
+    """Sixty polls of a quiet log: the next bulk each time, and each twentieth time manifest and claims, too."""
     made = three_epochs(bulks=4)
     store = made.store.client()
     end = ObjectEnd(store)
@@ -163,15 +219,16 @@ def test_a_quiet_reader_makes_one_request_a_poll() -> None:
     end.now()
     store.requests.clear()
     looked = []
-    for _ in range(6 * LOOK_EVERY):
-        end.now()
+    for _ in range(3 * LOOK_EVERY):
+        end.poll()
         looked.append([request.key for request in store.requests])
         store.requests.clear()
-    assert all(len(keys) == 1 for keys in looked)
-    keys = [key for (key,) in looked]
-    assert keys.count(MANIFEST_KEY) == keys.count(CLAIMS_KEY) == 3 and keys.count(made.place.key) == 54
+    assert all(keys[0] == made.place.key for keys in looked)
+    assert sorted(map(len, looked)) == [1] * 57 + [3] * 3
+    keys = [key for keys in looked for key in keys]
+    assert keys.count(MANIFEST_KEY) == keys.count(CLAIMS_KEY) == 3
     made.append([b"new"])
-    seen = end.now()
+    seen = end.poll()
     assert seen.last_lsn == made.place.lsn
     store.requests.clear()
     assert [r.value for r in seen.view.records(seen.last_lsn)] == [b"new"] and store.requests == []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Callable, Generator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -18,6 +18,8 @@ PARALLEL = 16
 AHEAD_BYTES = 32 << 20
 """Bulks like the largest one so far are asked for ahead up to so many bytes, or one."""
 CACHE_BYTES = 16 << 20
+LOOK_BULKS = 1024
+"""A look that has found so many bulks ends at those that are there by then."""
 
 
 class Bulk(NamedTuple):
@@ -74,6 +76,23 @@ class Bulks:
     def _bare(self, number: int) -> Bulk | None:
         header = self.header(number)
         return None if header is None else Bulk(header, b"", "")
+
+    def there(self, first: int, *, bodies: bool = True) -> Generator[Bulk | None]:
+        """Yield what `ahead` does, up to the first that is missing or a number that no bulk had when it began.
+
+        So a writer that is faster than the reader does not hold it.
+        """
+        last = 0
+        with closing(self.ahead(first, bodies=bodies)) as found:
+            for number, bulk in enumerate(found, first):
+                yield bulk
+                if bulk is None or number == last:
+                    return
+                if number == first + LOOK_BULKS:
+                    last = number + LOOK_BULKS
+                    with suppress(CorruptionError):  # the look that gets there is told
+                        while self.header(last) is not None:
+                            last += last - number
 
     def ahead(
         self, first: int, last: int | None = None, *, bodies: bool = True, bytes_max: int = AHEAD_BYTES

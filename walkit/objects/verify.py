@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import closing, suppress
-from typing import Final, Literal, TypeAlias, cast
+from typing import Literal, TypeAlias, cast
 
 from walkit._internal.arguments import check_progress, refuse
 from walkit._internal.text import counted
@@ -25,7 +25,7 @@ from walkit.objects.layout import (
     vouched_place,
 )
 from walkit.objects.payload_check import check_payloads
-from walkit.objects.view import ObjectEnd, fault_of, place_before
+from walkit.objects.view import LOOKS_MAX, ObjectEnd, fault_of, place_before
 from walkit.recovery.judge import verdict_of
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.scan_report import FrameRow, Problem, RangeVerdict, ScanReport, Verdict
@@ -34,8 +34,6 @@ from walkit.recovery.verify import verify as verify_folder
 from walkit.storage.address import AnyPlace, Place
 from walkit.storage.object_store import ObjectStore
 
-LOOKS_MAX: Final = 8
-"""So often a log is read whose oldest records are dropped or compacted meanwhile."""
 Tool: TypeAlias = Literal["scan", "verify"]
 
 
@@ -195,7 +193,7 @@ class _Examination:
     def _read_on(self) -> CorruptionError | DivergenceError | None:
         """Read as long as bulks are intact and follow each other; return what is wrong then, or None at the end."""
         try:
-            with closing(self.end.bulks.ahead(self.place.number + 1)) as ahead:
+            with closing(self.end.bulks.there(self.place.number + 1)) as ahead:
                 for bulk in ahead:
                     if bulk is None and self.place.number < self.vouched.number:
                         raise self.end.missing(self.place.number + 1, self.place.lsn + 1)
@@ -261,7 +259,7 @@ class _Examination:
                 if header is not None and header.promised_position > self.place.position:
                     self._read_on()  # a writer that lives has put more since
                 if number <= self.place.number:
-                    continue
+                    break  # and so are all the others
                 if header is not None and header.log_id != self.end.manifest.log_id:
                     raise foreign(object_key(number), self.end.location, self.place.lsn + 1)
                 if header is not None and header.promised_position > self.place.position:

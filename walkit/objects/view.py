@@ -59,10 +59,10 @@ from walkit.storage.object_store import ObjectStore
 POLL_S = 0.05
 READ_S = 10.0
 """How long one request of a reader is repeated."""
-LOOK_BULKS = 1024
-"""A look that has found so many bulks ends at those that are there by then."""
-LOOK_EVERY = 10
-"""Of so many polls of a quiet log, one looks at the vouched end or the floor instead of the next bulk."""
+LOOK_EVERY = 20
+"""Of so many polls of a quiet log, one looks at the vouched end and the floor, too."""
+LOOKS_MAX = 8
+"""So often a log is read again if its records are dropped meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,7 +233,7 @@ class ObjectEnd:
         self._place = vouched_place(self.manifest)
         self.claims = Claims(log_id=self.manifest.log_id)
         self._claims_object = ClaimsObject(self.reads, self.manifest.log_id)
-        self._folder = ObjectFolder(self._claims_object, self._manifest_now, self._last_lsn)
+        self._folder = ObjectFolder(self._claims_object, self._manifest_now, lambda: self.now().last_lsn)
         if planned is None:
             self._read_floor()
 
@@ -253,28 +253,35 @@ class ObjectEnd:
         return as_manifest(self._stored_manifest(self.manifest.log_id), claims)
 
     def now(self) -> ReaderView[ObjectView]:
+        """See ViewSource. While nothing new comes these are two requests. LogClosedError in a forked child."""
+        return self._look(LOOKS_MAX)
+
+    def poll(self) -> ReaderView[ObjectView]:
         """See ViewSource. While nothing new comes this is one request. LogClosedError in a forked child."""
+        return self._look(1)
+
+    def _look(self, looks: int) -> ReaderView[ObjectView]:
         if self._pid != os.getpid():
             # A thread that is not in the child may have had the lock, and clients of clouds have threads of their own.
             raise LogClosedError(f"the reader of {self.location} is the parent's: open the log in this child")
         with once(self._lock), self._lock:
-            self._advance()
+            self._go_to_expected()
+            for _ in range(looks):  # again if what was missing had been trimmed
+                self._quiet = 0 if self._take_following() else self._quiet + 1
+                place, is_due = self._place, self._quiet % LOOK_EVERY == 1
+                if is_due or looks > 1:
+                    self._read_floor()
+                if is_due:
+                    self._read_manifest()
+                self._catch_up()
+                if self._place == place:
+                    break
             place, floor = self._place, self.floor
             known = self.manifest.lineage
             lineage = (*known, *(e for e in self._epochs if all(e.number > each.number for each in known)))
             manifest = replace(as_manifest(self.manifest, self.claims), lineage=lineage, end=place.end)
         view = ObjectView(self._folder, manifest, floor, place, self)
         return ReaderView(view, place.lsn, place.position, place.position)
-
-    def _last_lsn(self) -> int:
-        """Return the last LSN of the log, also if bulks after the known place were trimmed."""
-        before = None
-        with once(self._lock), self._lock:
-            self._quiet = 0  # the first look without a bulk reads the floor
-        while before != self._place:  # a fence may follow whose next bulks were trimmed
-            before = self._place
-            self.now()
-        return before.lsn
 
     def expect(self, frame: FrameHeader) -> None:
         """Note a verified frame of the log that came another way: the next look begins at its end. Takes no lock."""
@@ -317,37 +324,14 @@ class ObjectEnd:
             low, high = (low, number) if is_after else (number, high)
             number = (low + high) // 2
 
-    def _advance(self) -> None:
-        self._go_to_expected()
-        self._quiet += 1
-        looks = self._quiet % LOOK_EVERY == 0
-        if not looks and self._take_following():
-            self._quiet = 0
-            return
-        # The first time the caller waits from here on; later it is one request each time.
-        if self._quiet == 1 or (looks and self._quiet // LOOK_EVERY % 2):
-            self._read_floor()
-        if self._quiet == 1 or (looks and not self._quiet // LOOK_EVERY % 2):
-            self._read_manifest()
-        self._catch_up()
-
     def _take_following(self) -> bool:
         """Take the bulks that follow, all that there are when it begins; say whether there was one."""
-        began, last = self._place, None
-        with closing(self.bulks.ahead(self._place.number + 1, bodies=self._bodies)) as found:
+        began = self._place
+        with closing(self.bulks.there(began.number + 1, bodies=self._bodies)) as found:
             for bulk in found:
-                if bulk is None or not self._take(bulk) or self._place.number == last:
+                if bulk is None or not self._take(bulk):
                     break
-                if self._place.number == began.number + LOOK_BULKS:
-                    last = self._number_beyond()
         return self._place != began
-
-    def _number_beyond(self) -> int:
-        """Return a number that no bulk has yet: a writer that is faster than this reader does not hold its look."""
-        step = LOOK_BULKS
-        while self.bulks.header(self._place.number + step) is not None:
-            step *= 2
-        return self._place.number + step
 
     def _take(self, bulk: Bulk) -> bool:
         """Make a bulk the end; False if it is not part of the log, or not yet."""
@@ -363,8 +347,11 @@ class ObjectEnd:
         return True
 
     def _catch_up(self) -> None:
-        """Read on to the vouched end; SegmentMissingError if a bulk is missing before it."""
-        while self._place.number < vouched_place(self.manifest).number:
+        """Read on to the vouched end and the checkpoint; SegmentMissingError if a bulk is missing before them."""
+        while (
+            self._place.number < vouched_place(self.manifest).number
+            or self._place.lsn < self.claims.checkpoint_lsn
+        ):
             began = self._place
             if not self._take_following():
                 self._read_floor()

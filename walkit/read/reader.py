@@ -219,6 +219,9 @@ class ViewSource(Protocol):
     def now(self) -> ReaderView[View]:
         """Return a reader's view of now."""
 
+    def poll(self) -> ReaderView[View]:
+        """Return a view of now, or an older one, as is cheaper: for who looks again after `poll_s`."""
+
 
 class FolderViews:
     """The views of a log in a folder."""
@@ -236,6 +239,8 @@ class FolderViews:
     def now(self) -> ReaderView[LogView]:
         """See ViewSource."""
         return reader_view_of(self._storage)
+
+    poll = now
 
 
 class LogReader(CursorApi):
@@ -381,7 +386,7 @@ def followed_by(reader: LogReader, wanted: int) -> Generator[Record | None]:
     """Yield the records of `LogReader.follow`, and None after the newest one: look again after `poll_s`."""
     reached: LogPoint | None = None
     while not reader.closed:
-        seen = reader.source.now()
+        seen = reader.source.poll()
         view = seen.view
         if reached is not None:
             reached.require(view.manifest, reader.location)

@@ -347,7 +347,7 @@ class SharedObjects:
 
     def end_and_manifest(self) -> tuple[tuple[int, int], Manifest]:
         """See StoredSource."""
-        seen = self._end.now()
+        seen = self._end.poll()
         return (seen.last_lsn, seen.end_position), seen.view.manifest
 
     def expect(self, frame: FrameHeader) -> None:
@@ -397,7 +397,7 @@ def source_of(
         return OpenObjectSource(what) if isinstance(view, ObjectView) else OpenSource(what)
     place = what.source if isinstance(what, LogReader) else log_at(what)
     if isinstance(place, ObjectEnd):
-        return StoredSource(segments_folder(lambda: place.now().view))
+        return StoredSource(segments_folder(lambda: place.poll().view))
     return StoredSource(place.folder() if isinstance(place, ViewSource) else place)
 
 
