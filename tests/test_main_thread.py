@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextvars
 import gc
 import signal
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -58,6 +60,33 @@ def test_a_signal_just_before_the_wait_ends_the_work() -> None:
         run_uninterrupted(work, "test")
     shooter.result()
     assert abandoned == [True]
+
+
+TWO_SIGNALS = """
+import signal, sys, time
+from walkit._main_thread import abandonment, run_uninterrupted
+
+def work():
+    given_up, deadline = abandonment(), time.monotonic() + 30
+    print("working", flush=True)
+    while time.monotonic() < deadline and not given_up():
+        time.sleep(0.001)
+    return given_up()
+
+signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
+run_uninterrupted(work, "test", undo=lambda told: print("told", told, flush=True))
+"""
+
+
+def test_two_signals_at_once_end_the_work() -> None:
+    """Send SIGINT and SIGTERM to a stopped process that waits for its work, and let it go on: the work is told."""
+    with subprocess.Popen([sys.executable, "-c", TWO_SIGNALS], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None and child.stdout.readline() == "working\n"
+        for number in (signal.SIGSTOP, signal.SIGINT, signal.SIGTERM, signal.SIGCONT):
+            child.send_signal(number)
+        assert child.stdout.read() == "told True\n"
+    assert child.returncode
 
 
 def test_the_main_thread_has_it_done_and_others_do_it_themselves() -> None:

@@ -109,14 +109,14 @@ class _Task(Generic[T]):
         """The events of the worker; the main thread sends them when it has waited."""
         self._function, self._name, self._events, self._undo = function, name, events, undo
         self._result: T | None = None
-        self._fate: dict[str, str] = {}
+        self.fate: dict[str, str] = {}
         """Whether the function ended or was abandoned first. Worker and main thread each set it by one call of C."""
         self._thread = LogThread(target=copy_context().run, args=(self._run,), name=f"walkit-{name}")
 
     @property
     def abandoned(self) -> bool:
         """Whether the main thread was interrupted before the function had ended."""
-        return self._fate.get("is") == "abandoned"
+        return self.fate.get("is") == "abandoned"
 
     def start(self) -> bool:
         """Start the thread; False if the system has none to give, or the interpreter is ending."""
@@ -134,7 +134,7 @@ class _Task(Generic[T]):
                 self._result = self._function()
             except BaseException as error:  # noqa: BLE001 - raised by the main thread
                 self.error = error
-            if self._fate.setdefault("is", "ended") != "ended":
+            if self.fate.setdefault("is", "ended") != "ended":
                 self._discard()
 
     def outcome(self) -> T:
@@ -145,10 +145,10 @@ class _Task(Generic[T]):
             raise self.error
         return cast(T, self._result)
 
-    def abandon(self) -> None:
+    def abandon(self, fate: str) -> None:
         """The main thread was interrupted: undo the result on another thread, and wait `GRACE_S` at most for that."""
         self.box.leave()
-        if self._fate.setdefault("is", "abandoned") == "ended":
+        if fate == "ended":
             self._thread = LogThread(target=self._discard, name=self._thread.name)
             self.start()
         if self._thread.ident is not None:  # None if interrupted before it was started
@@ -201,7 +201,8 @@ def run_uninterrupted(
         if error is task.error:
             task.error = None  # it refers to this frame
         else:
-            task.abandon()
+            # A second signal comes up after this call of C at the earliest: the worker is told before that.
+            task.abandon(task.fate.setdefault("is", "abandoned"))
         raise
     return function()
 

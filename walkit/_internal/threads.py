@@ -170,7 +170,7 @@ class EndingThread(threading.Thread):
         if self._process == os.getpid() and not self.ended:
             if timeout is None:
                 # CPython handles a signal that comes just before it waits for a lock only after that: so in steps.
-                while not self.wait(WAIT_STEP_S):
+                while self._process == os.getpid() and not self.wait(WAIT_STEP_S):  # a handler may fork
                     pass
             elif self._end.acquire(timeout=max(timeout, 0)):
                 self._end.release()  # an interrupt may skip this: `ended` is set by then
