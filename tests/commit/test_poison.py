@@ -53,6 +53,7 @@ def test_a_failed_write_fails_all_callers_and_reopening_recovers(way: dict[str, 
     assert log.statistics().poisoned == 1 and "poisoned" in log._repr_html_()
     assert values(log.read()) == [b"first"], "what is acknowledged can still be read"
     log.close()
+    wait_until(lambda: "walkit.log.poison" in dict(events), "the event, which a thread of its own sends")
     (poison,) = [facts for name, facts in events if name == "walkit.log.poison"]
     assert poison["acked_lsn"] == 1 and "EIO" in poison["cause"]
     survived = values(reopened(storage.inner))

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import walkit
+from tests.support.threads import wait_until
 from tests.workload.streams import (
     SMALL,
     changes_of,
@@ -245,7 +246,7 @@ def test_an_error_of_the_log_is_raised_with_the_partial_run(tmp_path: Path, targ
     with pytest.raises((CommitFailedError, LogPoisonedError)) as found:
         drive(log, Workload(source=seeded_stream(5_000), writers=8), progress=False)
     assert writer_threads() == []
-    assert "walkit.log.poison" in told
+    wait_until(lambda: "walkit.log.poison" in told, "the event, which a thread of its own sends")
     log.close()
     same = pickle.loads(pickle.dumps(found.value))
     failures: list[Any] = [found.value, same]
