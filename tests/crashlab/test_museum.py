@@ -15,7 +15,7 @@ from walkit.crashlab.mutant import Patch
 from walkit.errors import OptionsError
 
 BUDGET = 24
-BUDGETS = {"hole-accepted": 50}
+BUDGETS = {"hole-accepted": 100}
 SEEDS = {
     "failed-sync-retried": 4,
     "promise-first": 2,
