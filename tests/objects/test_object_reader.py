@@ -24,7 +24,15 @@ from walkit.errors import (
     WalkitError,
 )
 from walkit.format.frame import FrameHeader
-from walkit.objects.layout import BULK_HEADER_BYTES, CLAIMS_KEY, MANIFEST_KEY, START, BulkHeader, object_key
+from walkit.objects.layout import (
+    BULK_HEADER_BYTES,
+    CLAIMS_KEY,
+    MANIFEST_KEY,
+    START,
+    BulkHeader,
+    number_of_key,
+    object_key,
+)
 from walkit.objects.view import LOOK_EVERY, ObjectEnd
 from walkit.read.reader import LogReader
 from walkit.state import Counter, KeyedTable
@@ -100,6 +108,43 @@ def test_a_trim_during_a_look_is_a_gap() -> None:
             list(log.read(6))
         assert caught.value.oldest == 31 and log.last_lsn == 45
         assert [record.lsn for record in log.read(31)] == [*range(31, 46)]
+
+
+def test_a_verification_is_done_again_after_a_trim_of_all_that_it_has_not_read() -> None:
+    """Trim the whole log during a verification: its report ends where the log does, and not before what was dropped."""
+    made = MadeLog()
+    places = [made.append([b"v"]) for _ in range(45)]
+
+    def trim(request: ObjectRequest) -> None:
+        if request.key == object_key(20) and made.claims.floor == START:
+            made.trim(places[-1])
+            for place in places:
+                made.store.delete(object_key(place.number))
+
+    report = walkit.verify(made.store.client(trim))
+    assert made.claims.floor.lsn == report.last_lsn == 45 and report.ok
+
+
+def test_trims_that_stay_faster_than_a_look_are_an_error() -> None:
+    """Move the floor past each bulk that a look asks for: it ends with a GapError, and later ones have the end."""
+    made = MadeLog()
+    client = made.store.client()
+    with LogReader(ObjectEnd(client)) as log:
+        assert log.last_lsn == 0
+        places = {place.number: place for place in (made.append([b"v"]) for _ in range(500))}
+
+        def trim(request: ObjectRequest) -> None:
+            number = number_of_key(request.key)
+            if number in places:
+                made.trim(places[number])
+                made.store.delete(request.key)
+
+        client.plan = trim
+        with pytest.raises(GapError):
+            _ = log.last_lsn
+        assert len(client.requests) < 100
+        client.plan = None
+        assert log.last_lsn == 500
 
 
 def test_an_acknowledged_record_is_seen_however_quiet_the_log_was() -> None:

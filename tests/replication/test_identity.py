@@ -173,7 +173,7 @@ def test_client_with_token_and_all_that_is_shown_moves_no_claim(
     ):
         replica.wait_for(log.acked_lsn, WAIT_S)
         until(lambda: len(held(log)) == 1, "the claim")
-        until(lambda: keys, "the events, which a thread of their own sends")
+        until(lambda: bool(keys), "the events, which a thread of their own sends")
     (claim,) = log.claims()
     assert claim.mark is not None and claim.owner is not None
     manifest, end = log.parts.manifest_store.current, claim.mark.acked

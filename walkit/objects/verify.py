@@ -51,7 +51,7 @@ def scan(path: AnyPlace, *, bodies: bool = True, progress: Progress | None = Non
 
     On object storage every bulk is read, or with `bodies=False` those after the vouched end, and the bulks that are
     listed after the end of the log are looked at. The report has no segments then, `progress` counts bulks, and a
-    living writer cannot be recognised.
+    living writer cannot be recognised. GapError if its oldest records are dropped eight times before it has read them.
 
     Raises LogNotFoundError, NotALogError, FormatVersionError (of the manifest) and StorageError if there is nothing to
     report on.
@@ -192,20 +192,20 @@ class _Examination:
 
     def _read_on(self) -> CorruptionError | DivergenceError | None:
         """Read as long as bulks are intact and follow each other; return what is wrong then, or None at the end."""
+        error = None
         try:
             with closing(self.end.bulks.there(self.place.number + 1)) as ahead:
                 for bulk in ahead:
                     if bulk is None and self.place.number < self.vouched.number:
                         raise self.end.missing(self.place.number + 1, self.place.lsn + 1)
                     if bulk is None or self.end.judged(bulk.header, self.place) is not Fit.FITS:
-                        return None
+                        break
                     self._take(bulk)
-        except (CorruptionError, DivergenceError) as error:
-            self.end.refuse_trimmed(self.place.number + 1, self.place.lsn + 1)
-            return error
-        finally:
-            self._go_to(self.place, Verdict.INTACT)
-        return None
+        except (CorruptionError, DivergenceError) as fault:
+            error = fault
+        self._go_to(self.place, Verdict.INTACT)
+        self.end.refuse_trimmed(self.place.number + 1, self.place.lsn + 1)
+        return error
 
     def _take(self, bulk: Bulk) -> None:
         walk = frames_of(bulk.header, bulk.data)

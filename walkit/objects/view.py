@@ -253,29 +253,36 @@ class ObjectEnd:
         return as_manifest(self._stored_manifest(self.manifest.log_id), claims)
 
     def now(self) -> ReaderView[ObjectView]:
-        """See ViewSource. While nothing new comes these are two requests. LogClosedError in a forked child."""
-        return self._look(LOOKS_MAX)
+        """See ViewSource. While nothing new comes these are two requests. LogClosedError in a forked child.
+
+        GapError if trims were faster than this reader, eight times in a row.
+        """
+        return self._look(exact=True)
 
     def poll(self) -> ReaderView[ObjectView]:
         """See ViewSource. While nothing new comes this is one request. LogClosedError in a forked child."""
-        return self._look(1)
+        return self._look(exact=False)
 
-    def _look(self, looks: int) -> ReaderView[ObjectView]:
+    def _look(self, *, exact: bool) -> ReaderView[ObjectView]:
         if self._pid != os.getpid():
             # A thread that is not in the child may have had the lock, and clients of clouds have threads of their own.
             raise LogClosedError(f"the reader of {self.location} is the parent's: open the log in this child")
         with once(self._lock), self._lock:
             self._go_to_expected()
-            for _ in range(looks):  # again if what was missing had been trimmed
-                self._quiet = 0 if self._take_following() else self._quiet + 1
+            for _ in range(LOOKS_MAX):
+                was_behind, found = self._is_behind(), self._take_following()
+                self._quiet = 0 if found else self._quiet + 1
                 place, is_due = self._place, self._quiet % LOOK_EVERY == 1
-                if is_due or looks > 1:
+                if exact or is_due or was_behind:
                     self._read_floor()
                 if is_due:
                     self._read_manifest()
-                self._catch_up()
-                if self._place == place:
+                if self._place == place and not self._is_behind():
                     break
+                if self._place == place and was_behind and not found:
+                    raise self.missing(place.number + 1, place.lsn + 1)
+            else:  # what was missing had been trimmed, each time
+                raise self.gap(self._place.lsn + 1)
             place, floor = self._place, self.floor
             known = self.manifest.lineage
             lineage = (*known, *(e for e in self._epochs if all(e.number > each.number for each in known)))
@@ -346,17 +353,10 @@ class ObjectEnd:
             self.bulks.keep(bulk)
         return True
 
-    def _catch_up(self) -> None:
-        """Read on to the vouched end and the checkpoint; SegmentMissingError if a bulk is missing before them."""
-        while (
-            self._place.number < vouched_place(self.manifest).number
-            or self._place.lsn < self.claims.checkpoint_lsn
-        ):
-            began = self._place
-            if not self._take_following():
-                self._read_floor()
-            if self._place == began:
-                raise self.missing(began.number + 1, began.lsn + 1)
+    def _is_behind(self) -> bool:
+        """Whether the log is longer than is known here, by its vouched end or a checkpoint."""
+        vouched, checkpoint_lsn = vouched_place(self.manifest), self.claims.checkpoint_lsn
+        return self._place.number < vouched.number or self._place.lsn < checkpoint_lsn
 
     def _read_manifest(self) -> None:
         self.manifest = self._stored_manifest(self.manifest.log_id)
