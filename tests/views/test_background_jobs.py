@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import thread
 
 import pytest
 
+from tests.support.threads import GUARD_S, Task, wait_until
 from walkit.views.background_jobs import Job, Jobs
 
 
@@ -27,3 +29,18 @@ def test_an_unforeseen_error_is_on_the_page_and_its_stack_in_the_log(
     assert (
         "counting" in record.getMessage() and record.exc_text is not None and "in divide" in record.exc_text
     )
+
+
+def test_a_job_that_waits_for_the_worker_ends_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Close before the worker has taken a job: it never runs, and counts as ended."""
+    gate, taken = threading.Event(), thread._worker
+    monkeypatch.setattr(thread, "_worker", lambda *given: (gate.wait(GUARD_S), taken(*given)))
+    jobs, begun = Jobs("test"), list[Job]()
+    job = jobs.start("working", begun.append)
+    closing = Task(jobs.close)
+    assert job is not None
+    wait_until(lambda: job.cancelled)
+    gate.set()
+    closing.result()
+    assert job.ended and jobs.current is None and not begun and jobs.start("more", begun.append) is None
+    assert "session has ended" in str(jobs.problem)

@@ -103,7 +103,7 @@ def test_a_log_that_another_fault_has_removed_is_not_offered(page: RecoveryPage)
     session = page.session
     page.fault.value = "missing"
     page.do.clicks += 1
-    wait_until(lambda: session.busy, "the fault is under way")
+    wait_until(lambda: (job := session.jobs.current) is not None and job.words, "the fault is under way")
     session.jobs.cancel()
     wait_until(lambda: not session.busy, "the fault is cancelled")
     page.refresh()

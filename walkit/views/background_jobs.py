@@ -186,6 +186,7 @@ class Jobs:
     def _run(self, job: Job, work: Callable[[Job], None]) -> None:
         problem: str | None = None
         try:
+            job.check()
             work(job)
         except JobCancelledError:
             problem = f"{sentence(job.title)} was cancelled."
@@ -210,7 +211,7 @@ class Jobs:
     def close(self) -> None:
         """Cancel the job under way, wait for its end, and take no more."""
         self.cancel()
-        self._worker.shutdown(wait=True, cancel_futures=True)
+        self._worker.shutdown(wait=True)
 
 
 def sentence(text: object) -> str:

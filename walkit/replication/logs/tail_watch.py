@@ -60,7 +60,9 @@ class TailWatch:
 
     def _run(self, over: WakeEvent) -> None:
         cell: Cell | None = None
-        slots, end = b"", self._end()
+        end: tuple[int, int] | None
+        # The first look counts as a change: there may have been one since the callback was added.
+        slots, end = b"", (-1, -1)
         moved_at = reopen_at = time.monotonic()
         pause_s = BUSY_PAUSE_S
         try:
