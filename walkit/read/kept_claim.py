@@ -130,11 +130,12 @@ class KeptClaim:
         made = Claim(storage, events, self.name, owner, lease_us, complete=complete, wait_s=self._wait_s)
         made.label, made.acked = self.label, self.acked
         try:
-            made.take(first_lsn, epoch_id)
+            # The position of an earlier owner, which may be of records that were cut, is not continued.
+            made.take(first_lsn or 1, epoch_id)
         except GapError as error:
             if first_lsn is not None:
                 raise
-            made.take(error.oldest)  # the lease of an earlier claim is over, and its records are gone
+            made.take(error.oldest)
         self._claim, self.owner = made, owner
 
     @contextmanager

@@ -32,6 +32,7 @@ from walkit.errors import (
 from walkit.models import CrashingStorage, FaultyStorage
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
 from walkit.replication.delta.client_channel import PollLink
+from walkit.replication.replica.rewind import rewind
 from walkit.segments.manifest_store import LOCK_NAME
 from walkit.storage import FileStorage, MemoryStorage
 from walkit.storage.interface import LockHolder
@@ -464,6 +465,27 @@ def test_another_log_or_a_cut_history_is_refused(stack: ExitStack, tmp_path: Pat
         DeltaReader(tmp_path / "b", primaries[1].address, checkpoint=tmp_path / "own")
     with DeltaReader(tmp_path / "a", primaries[1].address) as reader, pytest.raises(DivergenceError):
         reader.wait_for(2, WAIT_S)
+
+
+def test_an_earlier_readers_claim_on_records_that_were_cut(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Leave a claim, cut the log before it, write other records, let the lease end: a new reader takes its name."""
+    with walkit.open(tmp_path / "log") as log:
+        for _ in range(9):
+            log.append(b"old", key=b"k")
+    walkit.claim(tmp_path / "log", "c", 10, lease_s=60)
+    rewind(tmp_path / "log", 6, force=True)
+    with walkit.open(tmp_path / "log") as log, Primary(log) as primary:
+        lsn = mixed(log, random.Random(3), 60)
+        later_us = walkit.read.claim.now_us() + 61_000_000
+        monkeypatch.setattr("walkit.read.claim.now_us", lambda: later_us)
+        with pytest.raises(DivergenceError):
+            walkit.claim(tmp_path / "log", "c")
+        with DeltaReader(tmp_path / "log", primary.address, claim="c") as reader:
+            reader.wait_for(lsn, WAIT_S)
+            assert dict(reader.state.items()) == expected(log, lsn)
+            assert [c.name for c in log.claims()] == ["c"]
 
 
 def test_a_failed_read_is_tried_again_and_damage_ends_the_reader(stack: ExitStack, tmp_path: Path) -> None:
