@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import log10
 from typing import Any
 
 import pytest
@@ -44,7 +45,13 @@ def test_records_are_frames_times_records_in_a_frame() -> None:
         products = [f * r for f, r in zip(frames.y, size.y, strict=True)]
         assert products == pytest.approx(list(records.y))
     assert [list(line.y) for line in theory] == [[1000, 4000], [1000, 1000], [1, 4]]
-    assert sum(bool(curve.showlegend) for curve in drawing.data) == 3
+    assert sum(bool(curve.showlegend) for curve in drawing.data) == 2
+    (label,) = [note for note in drawing.layout.annotations if note.text == "theory"]
+    assert (label.x, label.y, label.xref) == (log10(8), log10(4), "x4"), "at the end of the last panel's line"
+    two = group_commit(
+        runs, theory={name: [(2, 1000, 1), (8, 1000, 4)] for name in ("halves of them", "all")}
+    )
+    assert sum(bool(curve.showlegend) for curve in two.data) == 4, "long names are a legend"
     assert "all, at 8" in alt_text(drawing)
 
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from walkit.measure import Run
 from walkit.models.object_stores import MILLION, PRICES, Price
 from walkit.objects.layout import BULK_HEADER_BYTES
-from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import Figure, colour, dress, go, subplots
+from walkit.plots.facts import Spread, run_facts, run_warnings, spread_curve, spread_words
+from walkit.plots.style import Figure, dress, go, subplots
 from walkit.plots.units import COUNTS, LOG_SECONDS, count_text, duration_text, log_counts
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ PANELS = {
 }
 """Titles by column; without a known price the last panel has the bytes."""
 KEPT_DAYS = 30
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
 
 def batching_table(
@@ -91,8 +90,8 @@ def batching_cost(
     places = _places(sorted(set(table.batching)))
     for index, (place, rows) in enumerate(table.groupby("place", sort=False)):
         for panel, column in enumerate(panels):
-            for each, dash in ((column, "solid"), *(() if panel else (("p99_s", "dot"),))):
-                trace = _curve(str(place), rows, each, places, index, dash)
+            for each in (column, *(() if panel else ("p99_s",))):
+                trace = _curve(str(place), rows, each, places, index)
                 drawing.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
     known = [prices[name] for name in dict.fromkeys(table.place) if name in prices]
     dated = ", ".join(sorted({price.date for price in known}))
@@ -121,7 +120,7 @@ def _places(values: list[float]) -> dict[Any, float]:
 
 
 def _curve(
-    place: str, rows: pd.DataFrame, column: str, places: Mapping[Any, float], index: int, dash: str
+    place: str, rows: pd.DataFrame, column: str, places: Mapping[Any, float], index: int
 ) -> go.Scatter:
     spreads = {
         value: Spread.of([float(each) for each in found[column]])
@@ -129,18 +128,16 @@ def _curve(
         if found[column].notna().all()
     }
     unit = "%{y:.3s}s" if column.endswith("_s") and column != "records_per_s" else "%{y:,.4~g}"
-    return go.Scatter(
-        x=[places[value] for value in spreads],
-        y=[spread.median for spread in spreads.values()],
-        error_y=error_bars(list(spreads.values())),
-        name=escape(place),
+    return spread_curve(
+        [places[value] for value in spreads],
+        list(spreads.values()),
+        escape(place),
+        index,
         legendgroup=place,
         showlegend=column == "p50_s",
-        mode="lines+markers" if dash == "solid" else "lines",
-        line={"color": colour(index), "dash": dash},
-        marker={"symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 8},
         customdata=list(spreads),
         hovertemplate=f"%{{customdata:,}}: {unit}",
+        **({"mark": "", "line": {"dash": "dot"}} if column == "p99_s" else {}),
     )
 
 

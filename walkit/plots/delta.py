@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import Figure, colour, figure, go
+from walkit.plots.style import Figure, colour, curve, figure
 from walkit.plots.units import LOG_SECONDS, duration_text
 
 BINS_PER_DECADE = 10
@@ -35,13 +35,6 @@ def delta_latencies(latencies: Mapping[str, npt.ArrayLike]) -> Figure:
         high = np.floor(np.log10(seconds.max()) * BINS_PER_DECADE) + 1
         edges = 10 ** (np.arange(low, high + 1) / BINS_PER_DECADE)
         shares = np.histogram(seconds, edges)[0] / len(seconds)
-        drawing.add_trace(
-            go.Scatter(
-                x=edges,
-                y=np.append(shares, 0.0),
-                mode="lines",
-                name=f"{name}, p50 {duration_text(np.median(seconds))}, n {len(seconds):,}",
-                line={"color": colour(index), "shape": "hv"},
-            )
-        )
+        label = f"{name}, p50 {duration_text(np.median(seconds))}, n {len(seconds):,}"
+        drawing.add_trace(curve(edges, np.append(shares, 0.0), label, colour(index), line={"shape": "hv"}))
     return drawing

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from html import escape
 
-from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
-from walkit.plots.style import Figure, colour, figure, go
+from walkit.plots.facts import Spread, drawn_by, spread_curve, spread_words
+from walkit.plots.style import Figure, figure, label_ends
 from walkit.plots.units import count_text, duration_text, log_seconds, sizes_axis
-
-SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
-"""Marks of the engines, in the order of the colours: they differ without colour too."""
 
 
 def engine_times(
@@ -54,20 +51,12 @@ def engine_times(
         },
     )
     for index, (name, sizes) in enumerate(spreads.items()):
-        drawing.add_trace(
-            go.Scatter(
-                x=list(sizes),
-                y=[s.median for s in sizes.values()],
-                name=escape(name),
-                mode="lines+markers",
-                line={"color": colour(index)},
-                marker={"symbol": SYMBOLS[index % len(SYMBOLS)], "size": 9},
-                error_y=error_bars(list(sizes.values())),
-                customdata=[
-                    f"{duration_text(s.median)} ({duration_text(s.low)} to {duration_text(s.high)}, n {s.number})"
-                    for s in sizes.values()
-                ],
-                hovertemplate="%{customdata}",
-            )
-        )
+        told = [
+            f"{duration_text(s.median)} ({duration_text(s.low)} to {duration_text(s.high)}, n {s.number})"
+            for s in sizes.values()
+        ]
+        look = {"customdata": told, "hovertemplate": "%{customdata}"}
+        drawing.add_trace(spread_curve(sizes, list(sizes.values()), escape(name), index, **look))
+    if len(spreads) > 1:
+        label_ends(drawing, {n: trace.name for n, trace in enumerate(drawing.data)})
     return drawing

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from walkit._internal.text import counted
 from walkit.measure import Run
 from walkit.measure.machine import MachineFacts, walkit_version
+from walkit.plots.style import colour, curve, go, symbol
 
 QUARTILES_FROM = 5
 """From this many measurements on the spread is that of the middle half, below it from the least to the most."""
@@ -58,6 +59,15 @@ def error_bars(spreads: Sequence[Spread]) -> dict[str, object]:
         "visible": any(s.number > 1 for s in spreads),
         "thickness": 1.5,
     }
+
+
+def spread_curve(
+    x: Iterable[float], spreads: Sequence[Spread], name: str, index: int, **look: Any
+) -> go.Scatter:
+    """Return a line of medians with whiskers, in the look of the series with this index; `name` is HTML."""
+    medians = [spread.median for spread in spreads]
+    look = {"mark": symbol(index), "error_y": error_bars(spreads)} | look
+    return curve(list(x), medians, name, colour(index), **look)
 
 
 def machine_words(machine: MachineFacts) -> list[str]:

@@ -8,12 +8,10 @@ from typing import Any, NamedTuple
 
 from walkit.measure import Run
 from walkit.measure.saturation import offered_per_s
-from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, subplots
+from walkit.plots.facts import Spread, run_facts, run_warnings, spread_curve, spread_words
+from walkit.plots.style import NEUTRAL, Figure, curve, dash, dress, go, label_ends, subplots
 from walkit.plots.units import COUNTS, LOG_COUNTS, LOG_SECONDS, count_text
 
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
-_DASHES = ("dash", "dot", "dashdot")
 SHORT_AXIS = 5, 100
 """From and to this ratio of its ends a logarithmic axis of a panel has ticks at 1, 2 and 5."""
 _TITLES = ("records/s", "latency, p50", "frames/s", "records in a frame")
@@ -35,7 +33,8 @@ def group_commit(runs: Run | Iterable[Run], *, theory: Mapping[str, Expected] | 
     Runs of one name are a series, a colour. x is the number of writers (label `writers`) of closed-loop runs, the calls
     a second that were offered of open-loop ones. Several runs of a series at one x are a point: their median, with a
     whisker for their spread. A dotted line is the raw device's rate of writes if runs have a baseline (the median).
-    `theory` has by name points (x, frames/s, records in a frame): a grey broken line over the others. Axes are
+    `theory` has by name points (x, frames/s, records in a frame): a grey broken line over the others, named at its end
+    in the last panel if there is one. Axes are
     logarithmic, except that of frames/s, which begins at 0. ValueError without a run that has frames, or with loops of
     both kinds.
     """
@@ -53,7 +52,7 @@ def group_commit(runs: Run | Iterable[Run], *, theory: Mapping[str, Expected] | 
         for panel, trace in enumerate(_curves(name, dict(sorted(points.items())), index)):
             drawing.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
     for index, (name, expected) in enumerate((theory or {}).items()):
-        for panel, trace in _expected(name, expected, _DASHES[index % len(_DASHES)]):
+        for panel, trace in _expected(name, expected, dash(index + 1)):
             drawing.add_trace(trace, row=panel // 2 + 1, col=panel % 2 + 1)
     dress(
         drawing,
@@ -64,6 +63,8 @@ def group_commit(runs: Run | Iterable[Run], *, theory: Mapping[str, Expected] | 
         height=640,
     )
     _axes(drawing, chosen)
+    known = [n for n, trace in enumerate(drawing.data) if trace.line.color == NEUTRAL and trace.showlegend]
+    label_ends(drawing, {n: drawing.data[n].name if len(known) > 1 else "theory" for n in known})
     return drawing
 
 
@@ -85,39 +86,21 @@ def _curves(name: str, points: Mapping[float, list[_Point]], index: int) -> list
     for panel, title in enumerate(_TITLES):
         spreads = [Spread.of([point.panels[panel] for point in each]) for each in points.values()]
         unit = "%{y:.3s}s" if title.startswith("latency") else "%{y:,.4~g}"
-        traces.append(
-            go.Scatter(
-                x=list(points),
-                y=[spread.median for spread in spreads],
-                error_y=error_bars(spreads),
-                name=escape(name),
-                legendgroup=name,
-                showlegend=panel == 0,
-                mode="lines+markers",
-                line={"color": colour(index)},
-                marker={"symbol": _SYMBOLS[index % len(_SYMBOLS)], "size": 8},
-                hovertemplate=f"%{{x:,.0f}}: {unit}",
-            )
-        )
+        shown = {"legendgroup": name, "showlegend": panel == 0, "hovertemplate": f"%{{x:,.0f}}: {unit}"}
+        traces.append(spread_curve(points, spreads, escape(name), index, **shown))
     return traces
 
 
-def _expected(name: str, points: Expected, dash: str) -> Iterable[tuple[int, go.Scatter]]:
+def _expected(name: str, points: Expected, kind: str) -> Iterable[tuple[int, go.Scatter]]:
     """Yield the broken lines of a theory: in the panels of the product and of both factors."""
     for panel in (0, 2, 3):
-        yield (
-            panel,
-            go.Scatter(
-                x=[x for x, *_ in points],
-                y=[(frames * records, 0, frames, records)[panel] for _, frames, records in points],
-                name=f"{escape(name)}: theory",
-                legendgroup=f"{name} theory",
-                showlegend=panel == 0,
-                mode="lines",
-                line={"color": NEUTRAL, "dash": dash, "width": 2.5},
-                hovertemplate="%{x:,.0f}: %{y:,.4~g}",
-            ),
+        y = [(frames * records, 0, frames, records)[panel] for _, frames, records in points]
+        line = {"dash": kind, "width": 2.5}
+        trace = curve([x for x, *_ in points], y, f"{escape(name)}: theory", NEUTRAL, line=line)
+        trace.update(
+            legendgroup=f"{name} theory", showlegend=panel == 3, hovertemplate="%{x:,.0f}: %{y:,.4~g}"
         )
+        yield panel, trace
 
 
 def _axes(drawing: Figure, runs: Sequence[Run]) -> None:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from walkit.measure import LatencyHistogram, Run
 from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import Figure, colour, figure, go
+from walkit.plots.style import Figure, colour, curve, figure, go
 from walkit.plots.units import LOG_SECONDS, duration_text
 
 _TICKS = {1: "0", 2: "50", 10: "90", 100: "99", 1_000: "99.9", 10_000: "99.99", 100_000: "99.999"}
 _WHISKERS_AT = (50.0, 90.0, 99.0, 99.9, 99.99)
 """Percentiles at which the spread of repeated runs is shown."""
 _POINTS_OF_A_DECADE = 24
+Values = npt.NDArray[np.float64]
 _TICKS |= {1_000_000: "99.9999", 10_000_000: "99.99999"}
 
 
@@ -64,10 +66,10 @@ def latency_distribution(
         histogram = run.latency.get(name)
         if histogram is not None and histogram.count:
             label = f"{run.name} ({run.durability}, {run.arrival} loop)"
-            drawing.add_trace(_curve(histogram, label, {"color": colour(index), "width": 2}))
+            drawing.add_trace(_curve(histogram, label, colour(index), "solid"))
         if baseline and run.baseline is not None:
             label = f"{run.name}: raw {run.baseline.mode}, {run.baseline.block_bytes:,} B"
-            drawing.add_trace(_curve(run.baseline.latencies, label, {"color": colour(index), "dash": "dot"}))
+            drawing.add_trace(_curve(run.baseline.latencies, label, colour(index), "dot"))
     return drawing
 
 
@@ -89,15 +91,7 @@ def _median_curve(histograms: Sequence[LatencyHistogram], label: str, paint: str
     wanted = [*(100 * (1 - 1 / x)), *known]
     seconds = np.array([[ns / 1e9 for ns in _latencies(h, wanted)] for h in histograms])
     spreads = [Spread.of(list(column)) for column in seconds[:, len(x) :].T]
-    line = go.Scatter(
-        x=x,
-        y=np.median(seconds[:, : len(x)], axis=0),
-        customdata=100 * (1 - 1 / x),
-        mode="lines",
-        line={"color": paint, "width": 2, "shape": "hv"},
-        name=label,
-        hovertemplate="p%{customdata:.5g}: %{y:.3s}s",
-    )
+    line = _step(x, np.median(seconds[:, : len(x)], axis=0), 100 * (1 - 1 / x), label, paint)
     whiskers = go.Scatter(
         x=[1 / (1 - p / 100) for p in known],
         y=[spread.median for spread in spreads],
@@ -121,18 +115,18 @@ def _at(histograms: Sequence[LatencyHistogram], percentile: float) -> str:
     return duration_text(float(np.median([h.percentile(percentile) for h in histograms])) / 1e9)
 
 
-def _curve(histogram: LatencyHistogram, label: str, line: dict[str, object]) -> go.Scatter:
+def _curve(histogram: LatencyHistogram, label: str, paint: str, kind: str) -> go.Scatter:
     # A step: from the share of records that are at or above a bucket to the share that are above it.
     _, high_ns, counts = histogram.buckets()
     below = np.concatenate(([0], np.cumsum(counts)))
     at_or_above = np.append(below[-1] - below[:-1], 1)
     latency_s = np.append(high_ns, high_ns[-1]) / 1e9
-    return go.Scatter(
-        x=below[-1] / at_or_above,
-        y=latency_s,
-        customdata=100 * (1 - at_or_above / below[-1]),
-        mode="lines",
-        line={**line, "shape": "hv"},
-        name=label,
-        hovertemplate="p%{customdata:.5g}: %{y:.3s}s",
-    )
+    percentiles = 100 * (1 - at_or_above / below[-1])
+    return _step(below[-1] / at_or_above, latency_s, percentiles, label, paint, kind)
+
+
+def _step(
+    x: Values, y: Values, percentiles: Values, label: str, paint: str, kind: str = "solid"
+) -> go.Scatter:
+    line, hover = {"dash": kind, "shape": "hv"}, "p%{customdata:.5g}: %{y:.3s}s"
+    return curve(x, y, label, paint, line=line, customdata=percentiles, hovertemplate=hover)

@@ -15,9 +15,9 @@ import numpy.typing as npt
 
 from walkit.measure import FrameSample
 from walkit.plots import style
-from walkit.plots.style import Figure, dress, figure, go, subplots
+from walkit.plots.style import Figure, curve, dress, figure, go, subplots
 from walkit.plots.timeline import LiveSeries, event_text
-from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_text, duration_text
+from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS, SECONDS, bytes_text, duration_text
 
 WAITS = (
     ("place in the segment", style.PURPLE, 0.72),
@@ -288,14 +288,9 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None) -
             ("records per frame", 2, False, {"color": second}),
             ("bytes per frame", 2, True, {"color": third, "dash": "dot"}),
         ):
-            curve = go.Scatter(
-                mode="lines",
-                name=named(name),
-                line=line,
-                connectgaps=False,
-                legend="legend" if row == 1 else "legend2",
-            )
-            drawing.add_trace(curve, row=row, col=1, secondary_y=secondary)
+            legend = "legend" if row == 1 else "legend2"
+            shown = go.Scatter(mode="lines", name=named(name), line=line, connectgaps=False, legend=legend)
+            drawing.add_trace(shown, row=row, col=1, secondary_y=secondary)
     drawing.update_yaxes(rangemode="tozero", **COUNTS)
     _add_events(drawing, 1)
     drawing.update_yaxes(title_text="per second", row=1, col=1, secondary_y=False)
@@ -396,18 +391,12 @@ def _add_heat_rows(drawing: Figure, series: Sequence[LoadSeries]) -> None:
         )
         drawing.add_trace(heat, row=row, col=1)
         for _, name, paint in PERCENTILES:
-            curve = go.Scatter(
-                mode="lines",
-                name=name,
-                line={"color": paint, "width": 1.6},
-                connectgaps=False,
-                showlegend=row == 1,
-                legendgroup=name,
-                hovertemplate=f"{name} %{{y:.3s}}s<extra></extra>",
-            )
-            drawing.add_trace(curve, row=row, col=1)
+            line = curve(None, None, name, paint, line={"width": 1.6}, connectgaps=False, legendgroup=name)
+            line.update(showlegend=row == 1, hovertemplate=f"{name} %{{y:.3s}}s<extra></extra>")
+            drawing.add_trace(line, row=row, col=1)
         _add_events(drawing, row)
-        drawing.update_yaxes(type="log", **SECONDS, dtick=1, row=row, col=1, secondary_y=False)
+        looks = {**LOG_SECONDS, "nticks": None, "dtick": 1}
+        drawing.update_yaxes(type="log", **looks, row=row, col=1, secondary_y=False)
         x_axis, y_axis = BAND_AXES[row - 1]
         drawing.add_annotation(
             text=escape(one.label) if len(series) > 1 else "latency",

@@ -9,12 +9,11 @@ from math import log10
 from walkit.measure import Run
 from walkit.measure.histogram import percentile_name
 from walkit.measure.saturation import kept_up, knee, offered_per_s
-from walkit.plots.facts import Spread, error_bars, run_facts, run_warnings, spread_words
-from walkit.plots.style import Figure, colour, figure, go
+from walkit.plots.facts import Spread, run_facts, run_warnings, spread_curve, spread_words
+from walkit.plots.style import Figure, colour, dash, figure, go, label_ends
 from walkit.plots.units import LOG_SECONDS, count_text, log_counts
 
 PERCENTILES = (50.0, 99.0, 99.9)
-_DASHES = ("solid", "dash", "dot", "dashdot")
 
 
 def latency_over_load(
@@ -25,7 +24,8 @@ def latency_over_load(
 ) -> Figure:
     """Draw latency percentiles of open-loop runs over the offered calls per second.
 
-    Runs of one name and durability level are one series, a colour; percentiles are dashes. x and y are logarithmic, y
+    Runs of one name and durability level are one series, a colour; percentiles are dashes, named at their ends if
+    there is one series. x and y are logarithmic, y
     is seconds. Several runs of a series at one load are one point: their median, with a whisker for their spread. A
     hollow point was not kept up with: its latency grew for as long as the run lasted. The dotted line is the knee, the
     highest load that was kept up with. Closed-loop runs are left out: they offer no load.
@@ -43,7 +43,11 @@ def latency_over_load(
     }
     drawing = figure(
         f"Latency over offered load ({escape(name)}, from the intended start)",
-        subtitle=[*([words] if words else []), *run_facts(run for _, run in found)],
+        subtitle=[
+            *(series if len(series) == 1 else ()),
+            *([words] if words else []),
+            *run_facts(r for _, r in found),
+        ],
         warnings=run_warnings((run for _, run in found), single=not words),
         alt="Latency percentiles over offered load, both logarithmic"
         + "".join(
@@ -55,7 +59,7 @@ def latency_over_load(
     )
     for index, (label, points) in enumerate(series.items()):
         for which, percentile in enumerate(shown):
-            drawing.add_trace(_curve(points, label, name, percentile, index, _DASHES[which % len(_DASHES)]))
+            drawing.add_trace(_curve(points, label, name, percentile, index, dash(which)))
         limit = limits[label]
         if limit is not None:
             drawing.add_vline(x=limit, line={"color": colour(index), "dash": "dot", "width": 1})
@@ -70,11 +74,13 @@ def latency_over_load(
                 text=f"knee {limit:,.0f}/s",
                 showarrow=False,
             )
+    if len(series) == 1:
+        label_ends(drawing, {n: percentile_name(percentile) for n, percentile in enumerate(shown)})
     return drawing
 
 
 def _curve(
-    points: dict[float, list[Run]], label: str, name: str, percentile: float, index: int, dash: str
+    points: dict[float, list[Run]], label: str, name: str, percentile: float, index: int, kind: str
 ) -> go.Scatter:
     """Return one percentile of a series over its loads; loads without such a histogram are left out."""
     known = [
@@ -86,13 +92,12 @@ def _curve(
         Spread.of([run.latency[name].percentile(percentile) / 1e9 for run in each]) for _, each in known
     ]
     late = [any(kept_up(run) is False for run in each) for _, each in known]
-    return go.Scatter(
-        x=[rate for rate, _ in known],
-        y=[spread.median for spread in spreads],
-        error_y=error_bars(spreads),
-        mode="lines+markers",
-        name=f"{escape(label)}: {percentile_name(percentile)}",
-        line={"color": colour(index), "dash": dash},
+    return spread_curve(
+        (rate for rate, _ in known),
+        spreads,
+        f"{escape(label)}: {percentile_name(percentile)}",
+        index,
+        line={"dash": kind},
         marker={"symbol": ["circle-open" if hollow else "circle" for hollow in late]},
         customdata=[Spread.of([run.records_per_s for run in each]).median for _, each in known],
         hovertemplate="%{x:,.0f} offered, %{customdata:,.0f} records/s done: %{y:.3s}s",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from walkit.plots.facts import Spread, drawn_by, error_bars, spread_words
-from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, subplots
+from walkit.plots.style import NEUTRAL, Figure, colour, curve, dash, dress, subplots, symbol
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +18,6 @@ _PANELS = (
 )
 """Titles of short lines: beside each other on a phone too."""
 _TITLES_PX = 32
-_DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
-_SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x")
 
 
 def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = ()) -> Figure:
@@ -37,16 +35,16 @@ def order_cost(table: pd.DataFrame, *, subtitle: Sequence[str] = ()) -> Figure:
         paint = colour(devices.index(device))
         for column, (quantity, _) in enumerate(_PANELS, start=1):
             drawing.add_trace(
-                go.Scatter(
-                    x=rows.writers,
-                    y=rows[quantity],
+                curve(
+                    rows.writers,
+                    rows[quantity],
+                    name,
+                    paint,
+                    mark=symbol(which),
+                    line={"dash": dash(which)},
                     error_y=_whiskers(rows, quantity),
-                    name=name,
                     legendgroup=name,
                     showlegend=column == 1,
-                    mode="lines+markers",
-                    line={"color": paint, "dash": _DASHES[which % len(_DASHES)]},
-                    marker={"symbol": _SYMBOLS[which % len(_SYMBOLS)], "size": 7},
                     hovertemplate="%{x} writers: %{y:.3g}",
                 ),
                 row=1,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from walkit.plots.units import count_text
+from walkit.plots.units import SPACE, count_text
 
 PAD = 0.05
 """Share of the data's width that is left free at both ends."""
@@ -140,7 +140,7 @@ class PictureAxis:
         suffix = self.settings.ticksuffix or ""
         if self.settings.tickformat == "~s":
             scale, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s * 0.9999), (1.0, ""))
-            return f"{value / scale:.4g}{prefix}{suffix}"
+            return f"{value / scale:.4g}{SPACE if suffix else ''}{prefix}{suffix}"
         if suffix:
             return f"{value:,.6g}{suffix}"
         return count_text(value) if abs(value) >= 10_000 else f"{value:.6g}"

@@ -14,7 +14,19 @@ from walkit._internal.arguments import check_choice, refuse
 from walkit.metrics import TrafficStatistics
 from walkit.plots import style
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import Figure, colour, dress, figure, go, hatch, lane_bars, order_lanes, subplots
+from walkit.plots.style import (
+    Figure,
+    colour,
+    curve,
+    dash,
+    dress,
+    figure,
+    go,
+    hatch,
+    lane_bars,
+    order_lanes,
+    subplots,
+)
 from walkit.plots.units import CLOCK, COUNTS, SECONDS, bytes_axis, bytes_text, count_text, duration_text
 
 
@@ -49,11 +61,8 @@ def replication_lag(
         hovermode="x unified",
     )
     for label, values, paint in (("primary", primary, style.BLUE), ("replica", replica, style.ORANGE)):
-        line = go.Scatter(x=at, y=values, mode="lines", name=label, line={"color": paint, "shape": "hv"})
-        drawing.add_trace(line, row=1, col=1)
-    behind = go.Scatter(
-        x=at, y=lag, mode="lines", name="lag", line={"color": style.VERMILION, "shape": "hv"}, fill="tozeroy"
-    )
+        drawing.add_trace(curve(at, values, label, paint, line={"shape": "hv"}), row=1, col=1)
+    behind = curve(at, lag, "lag", style.VERMILION, line={"shape": "hv"}, fill="tozeroy")
     drawing.add_trace(behind, row=2, col=1)
     times = [*at.tolist(), *(time_s for time_s, _ in moments)]
     start, end = min(times, default=0.0), max(times, default=0.0)
@@ -84,7 +93,6 @@ LagUnit: TypeAlias = Literal["records", "bytes", "ms"]
 UNITS: tuple[LagUnit, ...] = ("records", "bytes", "ms")
 LEFT_PX = 90
 """The same room before both axes of time: events of one moment are aligned."""
-LINES = ("solid", "dash", "dot", "dashdot")
 STATES = {
     "serving": (style.BLUE, 0),
     "streaming": (style.GREEN, 0),
@@ -153,11 +161,9 @@ def lag_over_time(
         margin={"l": LEFT_PX},
     )
     for index, (one, values) in enumerate(curves):
-        line = {"color": colour(index), "dash": LINES[index % len(LINES)], "shape": "hv"}
+        line = {"dash": dash(index), "shape": "hv"}
         drawing.add_trace(
-            go.Scatter(
-                x=one.time_s, y=values, mode="lines", name=escape(one.name), line=line, connectgaps=False
-            )
+            curve(one.time_s, values, escape(one.name), colour(index), line=line, connectgaps=False)
         )
     # Room for one unit if the lag is 0: an axis from 0 to 0 has no height.
     most = max((float(v) for _, values in curves for v in values[np.isfinite(values)]), default=0.0)

@@ -7,8 +7,9 @@ through.
 
 from __future__ import annotations
 
+import math
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape, unescape
 from typing import Any
 
@@ -20,6 +21,10 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#A
 """In the order in which series take them."""
 
 BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, WINE, _ = COLOURS
+
+SYMBOLS = ("circle", "square", "diamond", "triangle-up", "x", "cross", "star", "hexagon")
+DASHES = ("solid", "dash", "dot", "dashdot", "longdash")
+"""Marks and lines of series: they differ without colour too."""
 
 HATCHES = ("", "/", "x", "-", "\\", ".", "|", "+")
 """Patterns of areas, in the order of the colours."""
@@ -33,12 +38,14 @@ GRID = "rgba(128,128,128,0.25)"
 CLEAR = "rgba(0,0,0,0)"
 WARNING = "#d9534f"
 FONT = "system-ui, sans-serif"
+ENDS_MAX, LETTERS_MAX = 4, 16
+"""The most labels at the ends of lines, and the letters of each: a phone has room for them."""
 LINE_CHARACTERS = 120
 """A subtitle that is longer continues in a line below."""
 
 HOVER = {"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}}
 """A label of its own colours: over a transparent page a unified label would be transparent too."""
-_HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX = 12, 24, 17, 56
+_HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX, _LETTER_PX = 12, 24, 17, 56, 7
 _ASCENT_PX = 12
 """Height of a title's letters."""
 
@@ -46,6 +53,16 @@ _ASCENT_PX = 12
 def colour(index: int) -> str:
     """Return the colour of the series with this index, from 0; they repeat after eight."""
     return COLOURS[index % len(COLOURS)]
+
+
+def symbol(index: int) -> str:
+    """Return the mark of the series with this index, from 0."""
+    return SYMBOLS[index % len(SYMBOLS)]
+
+
+def dash(index: int) -> str:
+    """Return the kind of line of the series with this index, from 0; the first is solid."""
+    return DASHES[index % len(DASHES)]
 
 
 def hatch(index: int) -> dict[str, Any]:
@@ -114,6 +131,61 @@ def subplots(**grid: Any) -> Figure:
     """Return an empty figure of panels; `grid` is that of plotly's make_subplots."""
     made: Figure = make_subplots(figure=Figure(), **grid)
     return made
+
+
+def curve(
+    x: Any,
+    y: Any,
+    name: str,
+    paint: str,
+    *,
+    mark: str = "",
+    line: Mapping[str, Any] | None = None,
+    **look: Any,
+) -> go.Scatter:
+    """Return a line over points, with a mark at each if `mark` is a symbol; `name` is HTML."""
+    marks = {"mode": "lines+markers", "marker": {"symbol": mark, "size": 8}} if mark else {"mode": "lines"}
+    return go.Scatter(x=x, y=y, name=name, line={"color": paint, **(line or {})}, **(marks | look))
+
+
+def label_ends(drawing: Figure, labels: Mapping[int, str]) -> None:
+    """Write the label (HTML) of each of these traces, by index, beside its last point, and take them off the legend.
+
+    All traces are in one panel, with its final axes. Labels that would overlap are moved apart. The legend keeps
+    labels that are too many or too long, and a label whose point has no place on a logarithmic axis.
+    """
+    layout, ends = drawing.layout, []
+    letters = max(map(len, labels.values()), default=0)
+    if not 0 < len(labels) <= ENDS_MAX or letters > LETTERS_MAX:
+        return
+    drawing.update_layout(margin_r=layout.margin.r + _LETTER_PX * letters)
+    for index, text in labels.items():
+        trace = drawing.data[index]
+        axis = (trace.yaxis or "y").replace("y", "yaxis")
+        begin, end = layout[axis].domain or (0, 1)
+        panel_px = (layout.height - layout.margin.t - layout.margin.b) * (end - begin)
+        seen = _places(
+            layout[axis], (v for each in drawing.data if each.yaxis == trace.yaxis for v in each.y)
+        )
+        xs = _places(layout[axis.replace("y", "x", 1)], trace.x[-1:])
+        for x, y in zip(xs, _places(layout[axis], trace.y[-1:]), strict=False):
+            at_px = (y - min(seen)) / ((max(seen) - min(seen)) or 1) * panel_px
+            ends.append(
+                (at_px, {"x": x, "y": y, "text": text, "xref": trace.xaxis, "yref": trace.yaxis}, trace)
+            )
+    free_px = -math.inf
+    for at_px, look, trace in sorted(ends, key=lambda end: end[0]):
+        free_px = max(at_px, free_px + _LINE_PX)
+        trace.showlegend = False
+        look |= {"xanchor": "left", "xshift": 8, "yshift": free_px - at_px, "font": {"size": 12}}
+        drawing.add_annotation(showarrow=False, **look)
+
+
+def _places(axis: Any, values: Iterable[float]) -> list[float]:
+    """Return where values are on an axis: of a logarithmic one their logarithms, without those that have none."""
+    if axis.type != "log":
+        return [float(value) for value in values]
+    return [math.log10(value) for value in values if value > 0]
 
 
 def lane_bars(rows: Iterable[tuple[str, float, float, str]], name: str, paint: str, **more: Any) -> go.Bar:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from walkit.measure import Run, RunEvent
 from walkit.plots import style
 from walkit.plots.facts import run_facts, run_warnings
-from walkit.plots.style import Figure, dress, go, subplots
+from walkit.plots.style import Figure, curve, dress, go, subplots
 from walkit.plots.units import CLOCK, COUNTS, LOG_SECONDS, duration_text, log_seconds
 
 Float64Array = npt.NDArray[np.float64]
@@ -99,15 +99,12 @@ def throughput_timeline(run: Run) -> Figure:
         hovermode="x unified",
     )
     middle = line.middle_s
-    rate = go.Scatter(
-        x=middle, y=line.records_per_s, mode="lines", name="records/s", line={"color": style.BLUE}
-    )
-    drawing.add_trace(rate, row=1, col=1)
+    drawing.add_trace(curve(middle, line.records_per_s, "records/s", style.BLUE), row=1, col=1)
     if run.baseline is not None:
         raw = run.baseline.writes_per_s
         label = f"raw {run.baseline.mode} writes/s, {run.baseline.block_bytes:,} B"
-        dashes = {"color": style.NEUTRAL, "dash": "dash", "width": 1}
-        across = go.Scatter(x=[0, run.duration_s], y=[raw, raw], mode="lines", name=label, line=dashes)
+        dashes = {"dash": "dash", "width": 1}
+        across = curve([0, run.duration_s], [raw, raw], label, style.NEUTRAL, line=dashes)
         drawing.add_trace(across, row=1, col=1)
     for label, values, paint in (
         ("p50", line.p50_us / 1e6, style.GREEN),
@@ -115,10 +112,7 @@ def throughput_timeline(run: Run) -> Figure:
         ("max", line.max_us / 1e6, style.VERMILION),
     ):
         # A bucket without records has no latency: the line has a gap there.
-        curve = go.Scatter(
-            x=middle, y=values, mode="lines", name=label, line={"color": paint}, connectgaps=False
-        )
-        drawing.add_trace(curve, row=2, col=1)
+        drawing.add_trace(curve(middle, values, label, paint, connectgaps=False), row=2, col=1)
     if shown:
         marks = go.Scatter(
             x=[event.time_s for event in shown],

@@ -7,20 +7,23 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 SECONDS: Mapping[str, Any] = {"tickformat": "~s", "ticksuffix": "s"}
-"""For an axis of durations in seconds: 50µs, 20ms, 1s, at every zoom."""
+"""For an axis of durations in seconds: 50µs, 20ms, 1s, at every zoom. plotly has no format with a space there."""
+SPACE = "\u202f"
+"""Between a number and its unit: narrow, and no line breaks at it."""
 COUNTS: Mapping[str, Any] = {"exponentformat": "SI", "separatethousands": True}
 """For an axis of counts and rates: 500, 20k, 3M."""
 LOG_SECONDS: Mapping[str, Any] = {
     **SECONDS,
     "nticks": 5,
     "labelalias": {
-        f"{digit * ten}{prefix}": f"{digit * ten}{prefix}s"
+        f"{digit * ten}{prefix}{suffix}": f"{digit * ten}{SPACE}{prefix}s"
         for prefix in ("n", "µ", "m", "")
         for ten in (1, 10, 100)
-        for digit in range(2, 10)
+        for digit in range(1, 10)
+        for suffix in ("", "s")
     },
 }
-"""SECONDS on a logarithmic axis. plotly leaves the suffix out between the powers of ten: there it has another name."""
+"""SECONDS on a logarithmic axis: 50 µs, 20 ms. plotly leaves the suffix out between the powers of ten."""
 LOG_COUNTS: Mapping[str, Any] = {"tickformat": "~s", "nticks": 5}
 """COUNTS on a logarithmic axis."""
 CLOCK: Mapping[str, Any] = {"ticksuffix": " s", "separatethousands": True, "exponentformat": "none"}

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from walkit._internal.arguments import refuse
 from walkit.plots.facts import drawn_by
-from walkit.plots.style import NEUTRAL, Figure, colour, dress, go, hatch, lane_bars, subplots
+from walkit.plots.style import NEUTRAL, Figure, colour, curve, dress, hatch, lane_bars, subplots
 from walkit.plots.units import CLOCK, COUNTS
 
 if TYPE_CHECKING:
@@ -55,12 +55,8 @@ def world_schedule(outcome: Outcome) -> Figure:
     at_s = [sample.at_ms / 1000 for sample in samples]
     for number, name in enumerate(names):
         lsns = [None if name in sample.down else sample.lsns.get(name) for sample in samples]
-        line = {
-            "color": colour(number),
-            "shape": "hv",
-            "dash": "dot" if name.startswith("reader") else "solid",
-        }
-        drawing.add_trace(go.Scatter(x=at_s, y=lsns, mode="lines", name=name, line=line), row=1, col=1)
+        line = {"shape": "hv", "dash": "dot" if name.startswith("reader") else "solid"}
+        drawing.add_trace(curve(at_s, lsns, name, colour(number), line=line), row=1, col=1)
     for number, (label, kinds) in enumerate(_GROUPS):
         mine = [fault for fault in faults if fault.kind in kinds]
         if not mine:
