@@ -226,7 +226,7 @@ def test_start_writes_and_stop_ends_it(
         newest_s, end_s = seen.page.locator(".js-plotly-plot").nth(RATES).evaluate(VIEW)
         assert newest_s - 5 < end_s, "the newest part is out of the view"
         assert len(writers(server)) == 1
-        for words in ("64 writer threads, 100 bytes per record, durability sync", "median of 5"):
+        for words in ("64 threads, 100 B", "median of 5"):
             eventually(partial(lambda wanted: wanted in text(seen), words))
         assert seen.page.locator(".card .value").count() == 5
         eventually(lambda: curves(seen)["events"])  # a segment was made
@@ -370,7 +370,7 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list
         second.press("Start")
         eventually(lambda: len(curves(second)["records/s"]) > 2)
         assert "8 asyncio tasks, 5,000 bytes per record" in text(second)
-        assert "8 writer threads, 100 bytes per record" in text(first)
+        assert "8 threads, 100 B" in text(first)
         assert len(writers(server)) == 2
         second.page.close()
         eventually(lambda: len(server.folders()) == 1 and len(writers(server)) == 1)

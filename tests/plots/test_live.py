@@ -25,6 +25,7 @@ CURVES = {
     "frames/s": "frames_per_s",
     "raw device": "raw_per_s",
     "records that wait": "queue_records",
+    "most that wait": "queue_max",
     "records per frame": "frame_records",
     "bytes per frame": "frame_bytes",
     "p50": "p50_us",

@@ -40,14 +40,23 @@ def test_the_whole_is_covered_in_bounded_points() -> None:
         if i == 501:
             history.add([Point(at_s - 0.25)])
         history.add(
-            [Point(at_s, records_per_s=float(i), frames_per_s=2.0, frame_records=float(i % 2), max_us=i)],
+            [
+                Point(
+                    at_s,
+                    records_per_s=float(i),
+                    frames_per_s=2.0,
+                    frame_records=float(i % 2),
+                    max_us=i,
+                    queue_max=i,
+                )
+            ],
             details=[detail_of(latency, None)],
         )
     whole = history.whole_series("all")
     live = whole.live
     known = np.isfinite(live.records_per_s)
     assert 25 <= known.sum() <= 50 and len(live) == known.sum() + 1
-    assert live.time_s[known][-1] == 310 and live.max_us[known][-1] == 1000
+    assert live.time_s[known][-1] == 310 and live.max_us[known][-1] == live.queue_max[known][-1] == 1000
     assert (np.diff(live.time_s) >= 0).all()
     assert whole.latency_counts.sum() == 100_000
     records = whole.latency_counts.sum(axis=1)[known]
@@ -103,6 +112,8 @@ def test_between_two_snapshots() -> None:
     assert (point.frame_records, point.frame_bytes, point.write_us) == (30.0, 1_000.0, 1_000.0)
     assert point.p50_us == pytest.approx(100, rel=1e-3)
     assert point.p99_us == point.max_us == pytest.approx(900, rel=1e-3)
+    seen = point_between(before, after, time_s=9.0, interval_s=0.5, queue=(2.5, 9))
+    assert (seen.queue_records, seen.queue_max) == (2.5, 9) and math.isnan(point.queue_max)
 
 
 def test_an_idle_interval_has_a_rate_and_no_means() -> None:

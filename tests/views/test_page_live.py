@@ -179,11 +179,12 @@ def test_what_a_session_tells_is_drawn(told: Told) -> None:
 
 
 def test_axes_have_numbers_once_there_is_a_point(told: Told) -> None:
-    """Draw nothing, then a reading: no axis is numbered, then each but the upper clock, which is that of the lower."""
+    """Draw nothing, then a reading: an example, then frames; each axis has numbers but one of two equal clocks."""
     view = LoadView(told, lambda place, position: None)
     for count, numbered in ((0, False), (4, True)):
         told.next = {DISK: reading(0, count)}
         view.refresh()
+        assert ("An example" in str(view.frames.object.layout.annotations)) is not numbered
         for pane in view.panes:
             layout = pane.object.layout.to_plotly_json()
             axes = [axis for name, axis in layout.items() if name.startswith(("xaxis", "yaxis"))]

@@ -229,3 +229,6 @@ def test_a_modelled_volume_leaves_no_file(tmp_path: Path) -> None:
     assert "calculated from the model" in str(raw) and load.place == "gp3, modelled"
     writes = [found.written_ns - found.began_ns for line in lines if (found := line.frames) is not None]
     assert min(int(each.min()) for each in writes) >= 700_000
+    queues = [line.queue for line in lines if line.queue is not None]
+    assert all(0 <= mean <= most <= 2 for mean, most in queues)
+    assert max(mean for mean, _ in queues) > 0

@@ -110,9 +110,8 @@ def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
         drawing.add_hline(
             y=Spread.of(raw).median, line={"color": NEUTRAL, "dash": "dot", "width": 1.5}, row=2, col=1
         )
-        drawing.layout.annotations[
-            2
-        ].text += f"<br>(dotted: raw writes/s, {count_text(Spread.of(raw).median)})"
+        title = drawing.layout.annotations[2]
+        title.text += f"<br>(dotted: raw writes/s, {count_text(Spread.of(raw).median)})"
     ticks: dict[str, Any] = dict(LOG_COUNTS)
     if runs[0].arrival == "closed":
         writers = sorted({run.labels["writers"] for run in runs})  # type: ignore[type-var]  # numbers, see _point
@@ -126,11 +125,8 @@ def _axes(drawing: Figure, runs: Sequence[Run]) -> None:
         if look is not None:
             # At 1, 2 and 5 of a short axis: plotly would name each of nine, one over the other. A very short one
             # has room for them.
-            few = (
-                {"dtick": "D2"}
-                if SHORT_AXIS[0] < max(values) / max(min(values), 1e-9) < SHORT_AXIS[1]
-                else {}
-            )
+            is_short = SHORT_AXIS[0] < max(values) / max(min(values), 1e-9) < SHORT_AXIS[1]
+            few = {"dtick": "D2"} if is_short else {}
             drawing.update_yaxes(type="log", **look, **few, row=number // 2 + 1, col=number % 2 + 1)
     drawing.update_yaxes(rangemode="tozero", **COUNTS, row=2, col=1)
     drawing.update_annotations(font={"size": 12})

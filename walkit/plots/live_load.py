@@ -28,6 +28,10 @@ WAITS = (
 """Causes of a frame's wait from its sealing to its acknowledgement, with colour and thickness of the bar."""
 
 
+EXAMPLE = ((1, 1, 0, 4), (3, 1, 4, 2), (0, 2, 1, 1), (1, 2, 2, 4), (1, 1, 7, 5), (2, 1, 12, 2), (1, 2, 8, 3))
+"""Bars of a figure without frames: kind of wait, slot, begin and length."""
+
+
 def frame_bars(
     series: Sequence[tuple[str, FrameSample | None]],
 ) -> Iterator[tuple[int, str, float, float, tuple[int, int, str]]]:
@@ -258,6 +262,8 @@ class LoadSeries:
 def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None) -> Figure:
     """Draw records and frames per second with the bare device's writes per second; below, queue and sizes of frames.
 
+    Of the queue the mean of each interval is drawn, and the most if it is known.
+
     `window_s` is how many seconds back from the newest point the view reaches; None: all of it. Labelled bands are the
     configurations of the load. `move_live_rates` gives the figure newer series of the same labels.
     """
@@ -285,6 +291,7 @@ def live_rates(series: Sequence[LoadSeries], *, window_s: float | None = None) -
             ("frames/s", 1, False, {"color": second}),
             ("raw device", 1, False, {"color": style.NEUTRAL, "dash": ("dash", "dot")[number]}),
             ("records that wait", 2, False, {"color": first}),
+            ("most that wait", 2, False, {"color": first, "dash": "dot"}),
             ("records per frame", 2, False, {"color": second}),
             ("bytes per frame", 2, True, {"color": third, "dash": "dot"}),
         ):
@@ -319,6 +326,7 @@ def move_live_rates(
             live.frames_per_s,
             live.raw_per_s,
             live.queue_records,
+            live.queue_max,
             live.frame_records,
             live.frame_bytes,
         ):
@@ -429,7 +437,12 @@ def move_live_latency(
 def move_live_frames(drawing: go.Figure, series: Sequence[LoadSeries]) -> None:
     """Make a figure of `live_frames` show other frames, in place."""
     frames = [(one.label, one.frames) for one in series[:SERIES_MAX]]
-    rows = list(frame_bars(frames))
+    rows, lanes, words = list(frame_bars(frames)), lane_names(frames), []
+    is_empty = not any(len(one.live) for one in series)
+    if is_empty:
+        rows = [(kind, f"slot {n}", at, size, (0, 0, "an example")) for kind, n, at, size in EXAMPLE]
+        lanes = ["slot 1", "slot 2"]
+        words = [{"text": "An example", "xref": "paper", "yref": "paper", "showarrow": False}]
     for number, trace in enumerate(drawing.data):
         mine = [row for row in rows if row[0] == number]
         trace.update(
@@ -437,9 +450,11 @@ def move_live_frames(drawing: go.Figure, series: Sequence[LoadSeries]) -> None:
             base=np.array([row[2] for row in mine]),
             x=np.array([row[3] for row in mine]),
             customdata=[row[4] for row in mine],
+            opacity=0.35 if is_empty else 1,
         )
-    order = {"categoryorder": "array", "categoryarray": lane_names(frames)}
-    drawing.update_layout({"yaxis": drawing.layout.yaxis.to_plotly_json() | order}, overwrite=True)
+    order = {"categoryorder": "array", "categoryarray": lanes}
+    look = {"yaxis": drawing.layout.yaxis.to_plotly_json() | order, "annotations": words}
+    drawing.update_layout(look, overwrite=True)
     _number_axes(drawing, series)
 
 

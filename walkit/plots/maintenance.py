@@ -11,7 +11,7 @@ from walkit._internal.text import counted, lsn_range
 from walkit.plots import style
 from walkit.plots.facts import drawn_by, short_name
 from walkit.plots.lanes import FLAG, Box, Look, Mark, RowPanel, draw_rows
-from walkit.plots.style import Figure, curve, figure
+from walkit.plots.style import Figure, colour, curve, dash, figure, symbol
 from walkit.plots.units import bytes_text
 from walkit.read.inventory import LogInventory, SegmentStock
 
@@ -41,18 +41,11 @@ def amplification(steps: Sequence[Amplification]) -> Figure:
         hovermode="x unified",
     )
     numbers = list(range(1, len(steps) + 1))
-    for name, values, paint, mark, kind in (
-        ("space: bytes of the log per live byte", [s.space for s in steps], style.BLUE, "circle", "solid"),
-        (
-            "writes: bytes written per user byte",
-            [s.written for s in steps],
-            style.VERMILION,
-            "square",
-            "dash",
-        ),
-    ):
-        line = {"dash": kind}
-        drawing.add_trace(curve(numbers, values, name, paint, mark=mark, line=line, hovertemplate="%{y:.2f}"))
+    costs = {"space: bytes of the log per live byte": [s.space for s in steps]}
+    costs["writes: bytes written per user byte"] = [s.written for s in steps]
+    for index, (name, values) in enumerate(costs.items()):
+        line = curve(numbers, values, name, colour(index), mark=symbol(index), line={"dash": dash(index)})
+        drawing.add_trace(line.update(hovertemplate="%{y:.2f}"))
     drawing.add_hline(1.0, line={"color": style.NEUTRAL, "dash": "dot", "width": 1})
     texts = [f"{number}. {step.step}" for number, step in zip(numbers, steps, strict=True)]
     every = -(-len(numbers) // 12)

@@ -16,7 +16,7 @@
       return found.flatMap((text) => text.match(new RegExp(`.{1,${most}}`, "g")) || [""])
         .map((text) => open + text + close);
     });
-    const more = 18 * (lines.length - title.text.split("<br>").length);
+    const more = 21 * (lines.length - title.text.split("<br>").length);
     title.text = lines.join("<br>");
     title.y = 1 - ((1 - title.y) * layout.height) / (layout.height + more);
     margin.t += more;
@@ -24,7 +24,7 @@
   }
   if (width >= 600) return;
   margin.l = Math.min(margin.l, 48);
-  margin.r = Math.min(margin.r, 44);
+  if (margin.r < 60) margin.r = Math.min(margin.r, 44); // a wider one has the labels of lines
   const smaller = (part, size) => {
     part.font = { ...part.font, size: Math.min((part.font && part.font.size) || size, size) };
   };

@@ -45,7 +45,8 @@ LINE_CHARACTERS = 120
 
 HOVER = {"bgcolor": "rgba(48,48,48,0.95)", "font": {"color": "#e8e8e8"}}
 """A label of its own colours: over a transparent page a unified label would be transparent too."""
-_HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX, _LETTER_PX = 12, 24, 17, 56, 7
+_HEAD_PX, _TITLE_PX, _LINE_PX, _BELOW_PX = 12, 24, 21, 56
+_LABEL_PX, _LETTER_PX = 17, 7
 _ASCENT_PX = 12
 """Height of a title's letters."""
 
@@ -175,7 +176,7 @@ def label_ends(drawing: Figure, labels: Mapping[int, str]) -> None:
             )
     free_px = -math.inf
     for at_px, look, trace in sorted(ends, key=lambda end: end[0]):
-        free_px = max(at_px, free_px + _LINE_PX)
+        free_px = max(at_px, free_px + _LABEL_PX)
         trace.showlegend = False
         look |= {"xanchor": "left", "xshift": 8, "yshift": free_px - at_px, "font": {"size": 12}}
         drawing.add_annotation(showarrow=False, **look)

@@ -38,7 +38,7 @@ class LiveSeries:
     write_us: Float64Array
     """Mean time of the write and sync of one frame, microseconds."""
     queue_records: Float64Array
-    """Records that waited for their frame at the end of the interval."""
+    """Records that waited for their frame: the mean of the interval, or, without `queue_max`, at its end."""
     frame_records: Float64Array
     """Mean number of records in a frame."""
     frame_bytes: Float64Array
@@ -46,16 +46,18 @@ class LiveSeries:
     in_flight: Float64Array
     """Mean number of frames that were being written."""
     p999_us: Float64Array = field(default_factory=lambda: np.empty(0))
-    """Their 99.9th percentile, microseconds. Left out, this and the next two are nan."""
+    """Their 99.9th percentile, microseconds. Left out, this and the next three are nan."""
     frames_per_s: Float64Array = field(default_factory=lambda: np.empty(0))
     """Frames with records written per second."""
     raw_per_s: Float64Array = field(default_factory=lambda: np.empty(0))
     """Durable writes per second of the bare device, if known in the interval."""
+    queue_max: Float64Array = field(default_factory=lambda: np.empty(0))
+    """The most records that waited in the interval."""
     events: Sequence[RunEvent] = ()
     """Events, on the same clock."""
 
     def __post_init__(self) -> None:
-        for name in ("p999_us", "frames_per_s", "raw_per_s"):
+        for name in ("p999_us", "frames_per_s", "raw_per_s", "queue_max"):
             if not len(getattr(self, name)):
                 object.__setattr__(self, name, np.full(len(self.time_s), np.nan))
 

@@ -34,11 +34,14 @@ class Point(NamedTuple):
     p999_us: float = NAN
     frames_per_s: float = NAN
     raw_per_s: float = NAN
+    queue_max: float = NAN
 
 
 PERCENTILES = {"p50_us": 50.0, "p99_us": 99.0, "p999_us": 99.9}
 OF_FRAMES = ("write_us", "frame_records", "frame_bytes")
-"""Means over frames; the others are means over time."""
+"""Means over frames; the others are means over time, ..."""
+MOST = ("max_us", "queue_max")
+"""... and these the most of an interval."""
 
 
 class Stretch(NamedTuple):
@@ -99,7 +102,8 @@ def _joined(earlier: Stretch, later: Stretch) -> Stretch:
         name: _mean((getattr(one, name), getattr(other, name)), frames if name in OF_FRAMES else widths)
         for name in Point._fields
     }
-    mean |= {"time_s": other.time_s, "max_us": float(np.fmax(one.max_us, other.max_us))}
+    mean |= {name: float(np.fmax(getattr(one, name), getattr(other, name))) for name in MOST}
+    mean["time_s"] = other.time_s
     if counts.any():
         mean |= {name: percentile_ns(counts, percent) / 1000 for name, percent in PERCENTILES.items()}
     return Stretch(
@@ -121,10 +125,11 @@ def _mean(values: tuple[float, float], weights: tuple[float, ...]) -> float:
 def slowest_of(samples: Iterable[FrameSample | None]) -> FrameSample | None:
     """Return the sample with the slowest frame, or None."""
     known = [sample for sample in samples if sample is not None]
-    return max(known, key=_slowest_ns) if known else None
+    return max(known, key=slowest_ns) if known else None
 
 
-def _slowest_ns(sample: FrameSample) -> int:
+def slowest_ns(sample: FrameSample) -> int:
+    """Return how long the slowest frame took, from its sealing to its acknowledgement."""
     return int(sample.acked_ns[sample.slowest] - sample.sealed_ns[sample.slowest])
 
 
@@ -279,11 +284,13 @@ def point_between(
     time_s: float,
     interval_s: float,
     latency: LatencyHistogram | None = None,
+    queue: tuple[float, float] | None = None,
 ) -> Point:
     """Return what happened between two snapshots of one opening of a log, `interval_s` apart; `time_s` is the later.
 
-    `latency` covers the records acknowledged between them, if known. Marks (frames without records) count neither as
-    frames nor as bytes of frames that carry records if nothing else was written.
+    `latency` covers the records acknowledged between them, and `queue` the mean and the most that waited, if known.
+    Marks (frames without records) count neither as frames nor as bytes of frames that carry records if nothing else was
+    written.
     """
     records = after.records_acked - before.records_acked
     written = after.frames_written - before.frames_written
@@ -297,7 +304,8 @@ def point_between(
         p99_us=known.get(99.0, NAN) / 1_000,
         max_us=known.get(100.0, NAN) / 1_000,
         write_us=(after.write_ns - before.write_ns) / written / 1_000 if written else NAN,
-        queue_records=float(after.queue_records),
+        queue_records=float(after.queue_records) if queue is None else queue[0],
+        queue_max=NAN if queue is None else queue[1],
         frame_records=records / frames if frames else NAN,
         frame_bytes=moved_bytes / written if frames else NAN,
         # Times of writes that overlap add up, so over the interval they are how many were under way.

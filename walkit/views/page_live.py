@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,7 +34,7 @@ from walkit.views.base import (
     sentence_html,
     tool_bar,
 )
-from walkit.views.history import History
+from walkit.views.history import History, slowest_ns
 from walkit.views.load_controls import CHOSEN_CSS, PRESETS, LoadControls, code_of
 from walkit.views.session import Session
 from walkit.views.sources import Reading
@@ -263,15 +262,11 @@ class LoadView(View):
         found = [(one.label, one.frames) for one in self._series if one.frames is not None]
         if not found:
             return None
-        label, frames = max(found, key=lambda each: _took_ns(each[1]))
+        label, frames = max(found, key=lambda each: slowest_ns(each[1]))
         return label, int(frames.position[frames.slowest])
 
 
 WIDE = {"flex": "1 1 430px", "min-width": "min(430px, 100%)"}
-
-
-def _took_ns(frames: Any) -> int:
-    return int(frames.acked_ns[frames.slowest] - frames.sealed_ns[frames.slowest])
 
 
 def figures_of(series: Sequence[LoadSeries], window_s: float | None) -> list[Any]:
@@ -298,11 +293,11 @@ def cards_of(series: Sequence[LoadSeries], raw: Mapping[str, str]) -> list[Card]
         last = {name: _last(values) for name, values in live.columns().items()}
         told = raw.get(one.label, "")
         for row, value, curve, note in (
-            (0, _number(last["records_per_s"]), live.records_per_s, ""),
-            (1, _duration(last["p99_us"]), live.p99_us, ""),
-            (2, _number(last["frame_records"]), live.frame_records, ""),
-            (3, _number(last["in_flight"]), live.in_flight, ""),
-            (4, _share(share), share, _raw_note(live, told, _last(share))),
+            (0, _told(last["records_per_s"], count_text), live.records_per_s, ""),
+            (1, _told(last["p99_us"] / 1e6, duration_text), live.p99_us, ""),
+            (2, _told(last["frame_records"], count_text), live.frame_records, ""),
+            (3, _told(last["in_flight"], count_text), live.in_flight, ""),
+            (4, _told(_last(share), "{:.0%}".format), share, _raw_note(live, told, _last(share))),
         ):
             rows[row].append(CardRow(place=one.label, value=value, curve=curve, note=note))
     return [
@@ -323,17 +318,8 @@ def _last(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:
     return float(seen[-1]) if len(seen) else float("nan")
 
 
-def _number(value: float) -> str:
-    return "-" if value != value else count_text(value)
-
-
-def _duration(us: float) -> str:
-    return "-" if us != us else duration_text(us / 1e6)
-
-
-def _share(share: np.ndarray[Any, np.dtype[np.float64]]) -> str:
-    last = _last(share)
-    return "-" if last != last else f"{last:.0%}"
+def _told(value: float, text: Callable[[float], str]) -> str:
+    return "-" if value != value else text(value)
 
 
 class LivePage(Form):
@@ -380,12 +366,9 @@ class LivePage(Form):
         self.new_log.on_click(self._new_log)
         self.inspect.on_click(lambda _: self._inspect_slowest())
         for name, preset in self.presets.items():
-            preset.on_click(partial(self._preset_pressed, name))
+            preset.on_click(lambda _, name=name: self.choose(name))
         for widget in (self.window, self.frames, self.pause):
             widget.param.watch(lambda _: self._apply_view(), "value")
-
-    def _preset_pressed(self, name: str, _: Any) -> None:
-        self.choose(name)
 
     def choose(self, preset: str) -> None:
         """Set the controls as a preset has them; writers that are at work go on as they are."""

@@ -227,6 +227,7 @@ class ChildSource:
             time_s=time_s,
             interval_s=(line.at_ns - last.at_ns) / 1e9,
             latency=line.latency,
+            queue=line.queue,
         )
         return point if self._raw is None else point._replace(raw_per_s=self._raw.writes_per_s)
 

@@ -125,19 +125,8 @@ class ContinuousLoad:
         return ", ".join(words)
 
     def __str__(self) -> str:
-        """Say it in words, for the status line."""
-        who = f"{self.writers} {'writer thread' if self.style == 'threads' else 'asyncio task'}"
-        many = "" if self.writers == 1 else "s"
-        said = f"{who}{many}, {self.record_bytes:,} bytes per record, durability {self.durability}"
-        if self.in_flight > 1 or self.ack_order != "append":
-            said += f", {self.in_flight} frames in flight, acknowledged in {self.ack_order} order"
-        if self.policy != "take-all":
-            said += f", frames sealed by {self.policy}"
-        if self.arrivals_per_s:
-            said += f", {self.arrivals_per_s:,} arrivals a second"
-        if self.direct_io:
-            said += ", direct I/O"
-        return f"{said}, on a modelled {self.device}" if self.device else said
+        """Return `short` with the device, for the status line."""
+        return f"{self.short}, on a modelled {self.device}" if self.device else self.short
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -156,6 +145,8 @@ class SteadyLine:
     """The frames around the slowest one since the line before, or None."""
     raw: RawRate | None = None
     """The rate of the bare device, in the line after its measurement."""
+    queue: tuple[float, float] | None = None
+    """How many records waited for their frame since the line before: their mean and the most; None if unknown."""
 
 
 class SteadyWriter(TalkingChild):
@@ -192,6 +183,7 @@ class SteadyWriter(TalkingChild):
             events=tuple((at_ns, name, attributes) for at_ns, name, attributes in said["events"]),
             frames=None if said.get("frames") is None else FrameSample.of_plain(said["frames"]),
             raw=None if said.get("raw") is None else RawRate(**said["raw"]),
+            queue=said.get("queue"),
         )
         self._statistics = line.statistics
         self._lines.append(line)

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import cycle
+from statistics import fmean
 from time import perf_counter_ns, sleep
 from typing import Any
 
@@ -28,6 +29,8 @@ from walkit.workload.steady import ContinuousLoad
 
 LINE_S = 0.25
 """Time between two lines."""
+QUEUE_LOOKS = 25
+"""How often between two lines the length of the queue is read."""
 KEPT_BYTES_MAX = 128 * MIB
 """Bytes of frames above which the older half of the log is trimmed."""
 KEPT_BYTES_MODELLED_MAX = 32 * MIB
@@ -140,14 +143,16 @@ def drive_until(
     """Drive the load until `stop`, with lines to the parent all along. Raises the writers' first error."""
     writers = SteadyWriters(log, load)
     sampler = FrameSampler(in_order=load.ack_order == "append", synced=load.durability == "sync")
+    waiting: deque[int] = deque()
 
     def report(**more: Any) -> None:
-        latencies = taken(writers.latencies_ns)
+        latencies, queue = taken(writers.latencies_ns), taken(waiting)
         frames = sampler.take()
         lines.write(
             at_ns=perf_counter_ns(),
             latency=LatencyHistogram.from_samples(latencies).encode() if latencies else None,
             events=lines.take_events(),
+            queue=(fmean(queue), max(queue)) if queue else None,
             frames=None if frames is None else frames.as_plain(),
             **more,
         )
@@ -156,9 +161,11 @@ def drive_until(
     log.observe_writes(sampler)
     report(**({} if raw is None else {"raw": asdict(raw)}))
     writers.start()
-    while not stop.wait(LINE_S) and not writers.stopped.is_set():
-        report()
-        keep_small(log, modelled=bool(load.device))
+    while not stop.wait(LINE_S / QUEUE_LOOKS) and not writers.stopped.is_set():
+        waiting.append(log.parts.core.pending_records)
+        if len(waiting) == QUEUE_LOOKS:
+            report()
+            keep_small(log, modelled=bool(load.device))
     writers.stop()
     report()
     if writers.errors:
