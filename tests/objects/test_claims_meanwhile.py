@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -20,6 +21,7 @@ from walkit.objects.requests import Patience, PatientReads
 from walkit.objects.view import ObjectEnd
 from walkit.read.claim import Claim
 from walkit.segments.manifest_store import load_manifest
+from walkit.segments.rewrite import SegmentReplacer
 from walkit.storage.object_memory import MemoryObjectStore, ObjectFault, ObjectRequest
 
 
@@ -241,3 +243,34 @@ def test_a_fenced_writer_changes_no_claim_of_the_newer_one() -> None:
                 change()
         first.close()
         assert walkit.open(base.client(), "r").claims()[0].first_lsn == 2
+
+
+@pytest.mark.parametrize("when", ["read", "published"])
+@pytest.mark.parametrize("up_to", [5, 10, 25, 60])
+def test_a_trim_into_a_group_ends_its_compaction(
+    monkeypatch: pytest.MonkeyPatch, up_to: int, when: str
+) -> None:
+    """Trim a part of a group of bulks, or all, before it is read or published: no later record goes, and no error."""
+    base, trims = MemoryObjectStore(), list[int]()
+    write = SegmentReplacer.write
+
+    def trimmed(*given: Any) -> Any:
+        written = write(*given) if when == "published" else None
+        if not trims:
+            trims.append(Task(lambda: store.log.trim(up_to)).result())
+        return written or write(*given)
+
+    with walkit.Store.open(base.client(), replace(OPTIONS, segment_bytes=64 << 10)) as store:
+        for n in range(60):
+            store.put(b"hot", b"%d" % n + bytes(6000))
+            store.log.append(b"an event" + bytes(6000))
+        store.checkpoint(trim=False)
+        monkeypatch.setattr(SegmentReplacer, "write", trimmed)
+        store.compact()
+        assert store.log.first_lsn == trims[0] + 1 > 1
+        for _ in range(2):
+            events = [r.lsn for r in store.log.read() if r.key is None]
+            assert events == [lsn for lsn in range(2, 121, 2) if lsn > trims[0]]
+            store.compact()
+        assert store.log.statistics().segments < 15 and walkit.verify(base.client()).ok
+        assert dict(store.items()) == {b"hot": b"59" + bytes(6000)}

@@ -13,6 +13,7 @@ import pytest
 import walkit
 from tests.objects.made_log import MadeLog
 from tests.support.makers import flipped
+from tests.support.threads import Task
 from walkit.errors import (
     CorruptionError,
     DivergenceError,
@@ -145,6 +146,27 @@ def test_trims_that_stay_faster_than_a_look_are_an_error() -> None:
         assert len(client.requests) < 100
         client.plan = None
         assert log.last_lsn == 500
+
+
+def test_checkpoints_that_stay_faster_than_a_look_end_it() -> None:
+    """Put and checkpoint before each look at the claims: the look ends, with all that was there when it began."""
+    base, looking = MemoryObjectStore(), [False]
+
+    def checkpoint() -> None:
+        store.put(b"k", b"v")
+        store.checkpoint(trim=False)
+
+    def plan(request: ObjectRequest) -> None:
+        if looking[0] and request.key == CLAIMS_KEY:
+            Task(checkpoint).result()
+
+    with walkit.Store.open(base.client()) as store, walkit.open(base.client(plan), "r") as log:
+        checkpoint()
+        assert log.last_lsn == 1
+        looking[0] = True
+        for _ in range(20):
+            known = store.log.acked_lsn
+            assert known <= log.last_lsn < store.log.acked_lsn + 1 and store.log.acked_lsn > known
 
 
 def test_an_acknowledged_record_is_seen_however_quiet_the_log_was() -> None:

@@ -183,7 +183,7 @@ class Compactor:
                         groups = self._plan(work)
                         break
                     except GapError:  # trimmed meanwhile: the rest is surveyed
-                        if self._manifest_store.current.generation == work.view.manifest.generation:
+                        if self._low_watermark() == work.view.manifest.low_watermark:
                             raise
                 detail["segments"], detail["groups"] = len(work.segments), len(groups)
             total, done = sum(frame_bytes(g) for g in groups), 0
@@ -275,18 +275,21 @@ class Compactor:
     # -- one group
 
     def _compact_group(self, work: _Work, group: Group, clock: PhaseClock) -> bool:
-        """Rewrite and publish one group; False if a claim has come that needs it, and so all after it."""
+        """Rewrite and publish one group; False if it stays, as a claim needs it, or a trim has changed it.
+
+        Then those after it stay, too: their tombstones suppress its records, and bulks go from the oldest on.
+        """
         selection = Selection(
             work.keys, work.view.manifest.low_watermark, work.horizon_lsn, frozenset(work.blocked)
         )
         try:
             with clock.phase("rewrite"):
                 new = self._rewrite(work, group, selection)
-        except GapError as error:
-            # On object storage a trim is in the claims object before it is in the manifest of this process.
-            if error.oldest <= group[-1].last_lsn and self._is_sealed(self._manifest_store.current, group):
+        except GapError:
+            low = self._low_watermark()
+            if low == work.view.manifest.low_watermark:
                 raise
-            return True  # trimmed meanwhile: there is nothing left to compact
+            return group[-1].last_lsn <= low
         if new is None:
             work.blocked |= selection.superseded
             work.kept += len(group)
@@ -303,12 +306,12 @@ class Compactor:
                 bytes_before=sum(s.size_bytes for s in group),
                 bytes_after=new.record.size_bytes,
             )
-        return outcome or not self._is_sealed(self._manifest_store.current, group)
+        return outcome or group[-1].last_lsn <= self._manifest_store.current.low_watermark
 
-    @staticmethod
-    def _is_sealed(manifest: Manifest, group: Group) -> bool:
-        sealed = {s.number for s in manifest.sealed}
-        return all(s.number in sealed for s in group)
+    def _low_watermark(self) -> int:
+        """Return it after a trim under way: on object storage, that is in the claims object before it is seen here."""
+        with self._claims.locked():
+            return self._manifest_store.current.low_watermark
 
     def _rewrite(self, work: _Work, group: Group, selection: Selection) -> NewSegment | None:
         """Write the group under the temporary name, then under that of a new segment; None if it stays as it is."""
@@ -331,8 +334,7 @@ class Compactor:
                 frame_read=frame_read,
             )
             if new is None and group[0].flags & IN_BULKS:
-                # Bulks are found by their numbers, so the files that replace some of them replace all before, too.
-                file.shorten(0)
+                file.shorten(0)  # if they stayed, so would all later bulks, see `_publish`
                 new = copy_frames(file, view, group, headers, number=number, frame_read=frame_read)
                 selection.keep_all()
                 work.blocked |= selection.superseded
@@ -349,6 +351,11 @@ class Compactor:
         def facts(manifest: Manifest) -> dict[str, int] | None:
             needed = self._claims.oldest_needed(manifest)
             if needed is not None and needed <= work.exact_lsn:
+                return None
+            # Bulks are found by their numbers, so the files that replace some of them replace all before, too.
+            low, mine = manifest.low_watermark, [s for s in group if s.flags & IN_BULKS]
+            bulks = [s for s in manifest.segments if s.flags & IN_BULKS and s.last_lsn > low]
+            if bulks[: len(mine)] != mine:
                 return None
             return {
                 "exact_from_lsn": max(manifest.exact_from_lsn, selection.exact_from_lsn),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from walkit.format.layout import IN_BULKS, SEGMENT_HEADER_BYTES, SegmentFlag
 from walkit.format.manifest import SegmentRecord
@@ -50,12 +51,7 @@ def candidates(sealed: Sequence[SegmentRecord], exact_lsn: int) -> tuple[Segment
     They are a prefix of the log, so the rest, which a claim needs, is never among them. The newest
     one stays as it was written: the durable slot may name a frame in it.
     """
-    count = 0
-    for record in sealed[:-1]:
-        if record.last_lsn > exact_lsn:
-            break
-        count += 1
-    return tuple(sealed[:count])
+    return tuple(takewhile(lambda record: record.last_lsn <= exact_lsn, sealed[:-1]))
 
 
 def plan_groups(

@@ -269,9 +269,11 @@ class ObjectEnd:
             raise LogClosedError(f"the reader of {self.location} is the parent's: open the log in this child")
         with once(self._lock), self._lock:
             self._go_to_expected()
-            for _ in range(LOOKS_MAX):
+            for number in range(LOOKS_MAX):
                 was_behind, found = self._is_behind(), self._take_following()
                 self._quiet = 0 if found else self._quiet + 1
+                if number and was_behind and not self._is_behind():
+                    break  # all is there of which the claims spoke: later ones speak of later records
                 place, is_due = self._place, self._quiet % LOOK_EVERY == 1
                 if exact or is_due or was_behind:
                     self._read_floor()

@@ -248,6 +248,8 @@ class Claim:
         self.ended: Literal["", "released", "lost"] = ""
         self.label, self.acked = "", LogEnd()
         """Of a replica's claim: written with the position; the end never moves back."""
+        self.continues = True
+        """Whether a claim that is taken without a position continues at the stored one, whose records may be cut."""
 
     @property
     def name(self) -> str:
@@ -375,6 +377,8 @@ class Claim:
                     refuse_taken(self._name, found, self._storage, take_over=take_over)
                 if foreign or first_lsn is not None:
                     found = None
+            if first_lsn is None and not self.continues:
+                found = None
             if found is not None:
                 refuse_another_history(self._storage, self._name, found, manifest)
             if first_lsn is None:

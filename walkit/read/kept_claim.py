@@ -8,7 +8,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
-from walkit.errors import GapError, StorageError, WalkitError
+from walkit.errors import StorageError, WalkitError
 from walkit.events import EventCallback, EventSink
 from walkit.format.manifest import LogEnd
 from walkit.read.claim import RENEWALS, Claim, is_due, lease_us_of
@@ -128,14 +128,8 @@ class KeptClaim:
         owner, lease_us = self.owner or uuid.uuid4(), lease_us_of(self.lease_s)
         storage, events = storage_at(self._place), EventSink(self._events)
         made = Claim(storage, events, self.name, owner, lease_us, complete=complete, wait_s=self._wait_s)
-        made.label, made.acked = self.label, self.acked
-        try:
-            # The position of an earlier owner, which may be of records that were cut, is not continued.
-            made.take(first_lsn or 1, epoch_id)
-        except GapError as error:
-            if first_lsn is not None:
-                raise
-            made.take(error.oldest)
+        made.label, made.acked, made.continues = self.label, self.acked, False
+        made.take(first_lsn, epoch_id)
         self._claim, self.owner = made, owner
 
     @contextmanager

@@ -30,6 +30,7 @@ from walkit.errors import (
     StorageError,
 )
 from walkit.models import CrashingStorage, FaultyStorage
+from walkit.read.kept_claim import KeptClaim
 from walkit.replication import DeltaOptions, DeltaReader, Primary, ReplayLimits
 from walkit.replication.delta.client_channel import PollLink
 from walkit.replication.replica.rewind import rewind
@@ -474,7 +475,7 @@ def test_an_earlier_readers_claim_on_records_that_were_cut(
     with walkit.open(tmp_path / "log") as log:
         for _ in range(9):
             log.append(b"old", key=b"k")
-    walkit.claim(tmp_path / "log", "c", 10, lease_s=60)
+    owner = walkit.claim(tmp_path / "log", "c", 10, lease_s=60).owner
     rewind(tmp_path / "log", 6, force=True)
     with walkit.open(tmp_path / "log") as log, Primary(log) as primary:
         lsn = mixed(log, random.Random(3), 60)
@@ -482,6 +483,10 @@ def test_an_earlier_readers_claim_on_records_that_were_cut(
         monkeypatch.setattr("walkit.read.claim.now_us", lambda: later_us)
         with pytest.raises(DivergenceError):
             walkit.claim(tmp_path / "log", "c")
+        again = KeptClaim(tmp_path / "log", "c", 60, owner)  # of the same reader, which has lost its state
+        again.take(None)
+        assert again.first_lsn == 1
+        again.release()
         with DeltaReader(tmp_path / "log", primary.address, claim="c") as reader:
             reader.wait_for(lsn, WAIT_S)
             assert dict(reader.state.items()) == expected(log, lsn)
