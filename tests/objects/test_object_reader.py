@@ -22,6 +22,7 @@ from walkit.errors import (
     LogNotFoundError,
     OptionsError,
     SegmentMissingError,
+    SnapshotError,
     WalkitError,
 )
 from walkit.format.frame import FrameHeader
@@ -480,6 +481,24 @@ def test_states_come_from_a_log_of_objects() -> None:
         past = state_at(log, log.source.now().view.storage, 20, 60)
         assert past[b"k1"] == b"8" and b"x10" not in past
         assert len(walkit.diff((log, 20), (log, 60))) > 0
+
+
+@pytest.mark.parametrize("harm", [None, b"", b"rubbish" * 40])
+def test_a_snapshot_that_cannot_be_read_is_a_problem(harm: bytes | None) -> None:
+    """Delete the object of a snapshot on which the state rests, or replace it: both reports tell, no opening."""
+    base = MemoryObjectStore()
+    with walkit.Store.open(base.client()) as store:
+        store.put(b"k", b"v")
+        store.checkpoint()
+    assert walkit.verify(base).ok and walkit.scan(base).ok
+    (key,) = (entry.key for entry in base.list_after("files"))
+    base.delete(key)
+    if harm is not None:
+        base.put_if_absent(key, harm)
+    for report in (walkit.verify(base), walkit.scan(base)):
+        assert report.ok is False and len(report.problems) == 1
+    with pytest.raises(SnapshotError):
+        walkit.Store.open(base.client())
 
 
 def test_what_needs_a_folder_is_refused() -> None:

@@ -113,7 +113,8 @@ def test_bulks_put_during_a_check_leave_no_gap() -> None:
     log = made()
 
     def plan(request: ObjectRequest) -> None:
-        for value in (b"d", b"e", b"f") if request.method == "list_after" else ():
+        is_of_bulks = request.method == "list_after" and not request.key.startswith("cursors")
+        for value in (b"d", b"e", b"f") if is_of_bulks else ():
             log.append([value])
 
     report = examine_objects(log.store.client(plan), "verify")

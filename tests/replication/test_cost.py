@@ -13,11 +13,12 @@ import pytest
 import walkit
 from tests.replication.blocking_callers import WAIT_S, quick, until
 from tests.replication.frame_history import History, whole
+from walkit._internal.threads import LogThread
 from walkit.format.manifest import LogEnd
 from walkit.models import CrashingStorage
 from walkit.replication import Primary, Replica
 from walkit.replication.logs.source import OpenSource
-from walkit.replication.logs.tail_watch import TailWatch
+from walkit.replication.logs.tail_watch import REOPEN_S, TailWatch
 from walkit.replication.primary.frame_reader import FrameReader
 from walkit.replication.primary.shared_runs import KEPT_BYTES, SharedRuns
 from walkit.replication.protocol import walkit_pb2
@@ -153,6 +154,27 @@ def test_a_log_that_cannot_be_read_is_news_too() -> None:
     failing.set()
     assert calls.acquire(timeout=WAIT_S)
     failing.clear()
+    assert calls.acquire(timeout=WAIT_S)
+    end()
+
+
+def test_the_first_look_is_told_to_a_callback_that_is_noted_late(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hold `add` after the start of its thread until that has looked twice, or waits: the callback is called."""
+    twice, looks, calls = threading.Event(), list[int](), threading.Semaphore(0)
+
+    def durable() -> tuple[int, int]:
+        looks.append(1)
+        if len(looks) > 1:
+            twice.set()
+        return 1, 64
+
+    class Late(LogThread):
+        def start(self) -> None:
+            super().start()
+            twice.wait(2 * REOPEN_S)
+
+    monkeypatch.setattr("walkit.replication.logs.tail_watch.LogThread", Late)
+    end = TailWatch(CrashingStorage(), durable).add(calls.release)
     assert calls.acquire(timeout=WAIT_S)
     end()
 

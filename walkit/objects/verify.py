@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from typing import Literal, TypeAlias, cast
 
+import walkit.recovery.verify as folder_logs
 from walkit._internal.arguments import check_progress, refuse
 from walkit._internal.text import counted
 from walkit.errors import CorruptionError, DivergenceError, GapError, ObjectMissingError, WalkitError
@@ -18,6 +19,7 @@ from walkit.objects.layout import (
     LOG_PREFIX,
     Fit,
     LogPlace,
+    as_manifest,
     foreign,
     frames_of,
     number_of_key,
@@ -29,8 +31,6 @@ from walkit.objects.view import LOOKS_MAX, ObjectEnd, fault_of, place_before
 from walkit.recovery.judge import verdict_of
 from walkit.recovery.log_scan import Progress
 from walkit.recovery.scan_report import FrameRow, Problem, RangeVerdict, ScanReport, Verdict
-from walkit.recovery.verify import scan as scan_folder
-from walkit.recovery.verify import verify as verify_folder
 from walkit.storage.address import AnyPlace, Place
 from walkit.storage.object_store import ObjectStore
 
@@ -58,7 +58,7 @@ def scan(path: AnyPlace, *, bodies: bool = True, progress: Progress | None = Non
     """
     store = object_store_of(path)
     if store is None:
-        return scan_folder(cast(Place, path), bodies=bodies, progress=progress)
+        return folder_logs.scan(cast(Place, path), bodies=bodies, progress=progress)
     return examine_objects(store, "scan", bodies=bodies, progress=progress)
 
 
@@ -85,7 +85,7 @@ def verify(
         refuse("payload_log", payload_log, "only with payloads=True")
     store = object_store_of(path)
     if store is None:
-        report = verify_folder(cast(Place, path), progress=progress)
+        report = folder_logs.verify(cast(Place, path), progress=progress)
     else:
         report = examine_objects(store, "verify", progress=progress)
     return check_payloads(report, path, progress, payload_log=payload_log) if payloads else report
@@ -155,10 +155,11 @@ class _Examination:
             fences = sum(epoch.position >= self.place.position for epoch in self.end.manifest.lineage)
             self._frames = self.vouched.number - self.place.number - fences
             self._go_to(max(self.place, self.vouched), Verdict.NOT_READ)
-        at_end = False
-        while not at_end:
-            error = self._read_on()
-            at_end = error is None or not self._pass(error)
+        while (error := self._read_on()) is not None and self._pass(error):
+            pass
+        if bodies:
+            manifest = as_manifest(self.end.manifest, self.end.claims)
+            self.problems += folder_logs.check_snapshots(self.end.folder(), manifest, self.notes)
 
     def _read_files(self, *, bodies: bool) -> None:
         view = self.end.files()

@@ -6,7 +6,6 @@ manifest of a newer format, or a place that cannot be listed raises.
 
 from __future__ import annotations
 
-import errno
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -391,34 +390,31 @@ def _add_orphan(
     results.add_segment(record, "stray", ranges, size, header, name)
 
 
-def check_snapshots(results: ScanResults) -> None:
-    """Read each snapshot of this history whole; without `bodies` only note that there are some.
+def check_snapshots(storage: Storage, manifest: Manifest, notes: list[str]) -> list[Problem]:
+    """Read each snapshot of this history whole, and return a problem for each damaged one.
 
-    A damaged one is a problem: after a trim the state may rest on it. One of another history is never used.
+    After a trim the state may rest on it. One of another history is never used, which is noted.
     """
-    for name in results.storage.names():
+    problems = []
+    for name in storage.names():
         lsn = lsn_of_name(name)
         if lsn is None:
             continue
-        if not results.judge.bodies:
-            results.snapshots_not_read = True
-            return
         try:
-            file = results.storage.open(name, "read")
+            file = storage.open(name, "read")
             try:
                 info = read_header(file)
-                if info.identity != identity_at(results.manifest, lsn):
-                    results.notes.append(f"{name} belongs to another history: not read, and never used")
+                if info.identity != identity_at(manifest, lsn):
+                    notes.append(f"{name} belongs to another history: not read, and never used")
                     continue
                 for _ in read_frames(file, info):
                     pass
             finally:
                 file.close()
-        except StorageError as error:
-            if error.errno != errno.ENOENT:  # a checkpoint may have removed it since
-                results.problem(error, segment=name)
-        except (CorruptionError, FormatVersionError) as error:
-            results.problem(error, segment=name)
+        except (StorageError, CorruptionError, FormatVersionError) as error:
+            if name in storage.names():  # a checkpoint may have removed it since
+                problems.append(Problem.of(error, segment=name))
+    return problems
 
 
 def note_other_files(results: ScanResults) -> None:
@@ -493,7 +489,10 @@ def _examine(
                 check_manifest(results)
             check_durable_file(results)
             note_other_files(results)
-        check_snapshots(results)
+        if bodies:
+            results.problems += check_snapshots(storage, manifest, results.notes)
+        else:
+            results.snapshots_not_read = any(lsn_of_name(name) is not None for name in storage.names())
         if not results.problems or attempt == ATTEMPTS - 1 or not _has_changed(storage, live, manifest):
             break
     return _report(results, tool, began)

@@ -43,7 +43,6 @@ class TailWatch:
                 LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
                 self._over = over  # not before the thread runs: else no later one is started
             self._callbacks = (*self._callbacks, callback)
-            self._check()
         return lambda: self._remove(callback)
 
     def _remove(self, callback: Callable[[], object]) -> None:
@@ -52,11 +51,7 @@ class TailWatch:
             if not self._callbacks and self._over is not None:
                 self._over.set()
                 self._over = None
-            self._check()
-
-    def _check(self) -> None:
-        """Assert that a thread watches while there is something to call, and none else; needs the lock held."""
-        assert (self._over is None) == (not self._callbacks)
+            assert (self._over is None) == (not self._callbacks), "a thread without callbacks"
 
     def _run(self, over: WakeEvent) -> None:
         cell: Cell | None = None
@@ -87,7 +82,10 @@ class TailWatch:
                 cell.close()
 
     def _notify(self) -> None:
-        for callback in self._callbacks:
+        # Not between the start of this thread and the noting of its callback.
+        with once(self._lock), self._lock:
+            callbacks = self._callbacks
+        for callback in callbacks:
             callback()
 
     def _end(self) -> tuple[int, int] | None:
