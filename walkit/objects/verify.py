@@ -157,7 +157,7 @@ class _Examination:
             self._go_to(max(self.place, self.vouched), Verdict.NOT_READ)
         while (error := self._read_on()) is not None and self._pass(error):
             pass
-        if bodies:
+        if bodies and self.end.claims.files:
             manifest = as_manifest(self.end.manifest, self.end.claims)
             self.problems += folder_logs.check_snapshots(self.end.folder(), manifest, self.notes)
 

@@ -38,11 +38,13 @@ class TailWatch:
     def add(self, callback: Callable[[], object]) -> Callable[[], None]:
         """Call `callback` until the returned function is called. The first starts the thread, the last one ends it."""
         with once(self._lock), self._lock:
+            # Before its thread looks for the first time; one of a thread that did not start is forgotten.
+            self._callbacks = (callback,) if self._over is None else (*self._callbacks, callback)
             if self._over is None:
                 over = WakeEvent()
                 LogThread(target=self._run, args=(over,), name="walkit-end-watch", daemon=True).start()
                 self._over = over  # not before the thread runs: else no later one is started
-            self._callbacks = (*self._callbacks, callback)
+            self._check()
         return lambda: self._remove(callback)
 
     def _remove(self, callback: Callable[[], object]) -> None:
@@ -51,7 +53,11 @@ class TailWatch:
             if not self._callbacks and self._over is not None:
                 self._over.set()
                 self._over = None
-            assert (self._over is None) == (not self._callbacks), "a thread without callbacks"
+            self._check()
+
+    def _check(self) -> None:
+        """Assert that a thread watches while there is something to call, and none else; needs the lock held."""
+        assert (self._over is None) == (not self._callbacks)
 
     def _run(self, over: WakeEvent) -> None:
         cell: Cell | None = None
@@ -82,10 +88,7 @@ class TailWatch:
                 cell.close()
 
     def _notify(self) -> None:
-        # Not between the start of this thread and the noting of its callback.
-        with once(self._lock), self._lock:
-            callbacks = self._callbacks
-        for callback in callbacks:
+        for callback in self._callbacks:
             callback()
 
     def _end(self) -> tuple[int, int] | None:
