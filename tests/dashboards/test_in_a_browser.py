@@ -369,7 +369,7 @@ def test_two_sessions_do_not_mix(browser: Browser, server: Server, windows: list
         ask_for(second, "bytes per record", 5000)
         second.press("Start")
         eventually(lambda: len(curves(second)["records/s"]) > 2)
-        assert "8 asyncio tasks, 5,000 bytes per record" in text(second)
+        assert "8 tasks, 5,000 B" in text(second)
         assert "8 threads, 100 B" in text(first)
         assert len(writers(server)) == 2
         second.page.close()
