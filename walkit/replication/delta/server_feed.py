@@ -54,16 +54,16 @@ class DeltaFeed:
             require_promises(log.options.durability)
             identity = log.parts.core.identity
             self._ids, self._stored, self._log = (identity.log_id, identity.epoch_id), None, log
-            log.parts.lifetime.on_close(self._log_closes)
         else:
             self._stored = StoredFrames(log, options.buffer_bytes)
             self._ids = self._stored.ids
         self._clock_ms, self._calls = clock_ms, dict[PollCall, None]()
         self._core = DeltaPolls(*self._ids, options=options, new_id=new_id)
-        self._lock = threading.RLock()
+        self._lock, self._seen_after_lsn = threading.RLock(), 0
         self._observation: Observation | StoredFrames | None = None
-        self._seen_after_lsn = 0
         self._stopped: PollRefusal | None = None
+        if self._stored is None:  # last: the log may close at once
+            self._log.parts.lifetime.on_close(self._log_closes)
 
     @property
     def sessions(self) -> int:
