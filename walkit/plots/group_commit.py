@@ -34,9 +34,8 @@ def group_commit(runs: Run | Iterable[Run], *, theory: Mapping[str, Expected] | 
     a second that were offered of open-loop ones. Several runs of a series at one x are a point: their median, with a
     whisker for their spread. A dotted line is the raw device's rate of writes if runs have a baseline (the median).
     `theory` has by name points (x, frames/s, records in a frame): a grey broken line over the others, named at its end
-    in the last panel if there is one. Axes are
-    logarithmic, except that of frames/s, which begins at 0. ValueError without a run that has frames, or with loops of
-    both kinds.
+    in the last panel if there is one. Axes are logarithmic, except that of frames/s, which begins at 0. ValueError
+    without a run that has frames, or with loops of both kinds.
     """
     chosen = [run for run in ([runs] if isinstance(runs, Run) else runs) if run.frames and run.frames.frames]
     if len({run.arrival for run in chosen}) != 1:
