@@ -7,7 +7,9 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +17,12 @@ import pytest
 
 import walkit
 from walkit.errors import OptionsError
-from walkit.workload import ChildWriterError, ContinuousLoad, SteadyWriter
+from walkit.workload import ChildWriterError, ContinuousLoad, SteadyWriter, steady_process
 from walkit.workload.inject_damage import leave_half_a_frame
-from walkit.workload.role import ORPHANED
-from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine
+from walkit.workload.role import ORPHANED, LineReporter
+from walkit.workload.steady import LINES_WAITING_MAX, SteadyLine, Style
 from walkit.workload.steady_process import keep_small
+from walkit.workload.steady_run import SteadyRecord
 
 ROOT = Path(__file__).resolve().parents[2]
 PATIENCE_S = 60.0
@@ -214,6 +217,39 @@ def test_the_raw_device_and_single_frames_are_told(tmp_path: Path) -> None:
         for found in samples:
             lsn = int(found.first_lsn[found.slowest])
             assert next(iter(log.read(lsn, lsn))).lsn == lsn
+
+
+@pytest.mark.parametrize("style", ["threads", "tasks"])
+def test_the_raw_device_takes_turns_with_a_closed_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, style: Style
+) -> None:
+    """Three turns: no record between the line before and that with a rate, more after it; the Run leaves them out."""
+    monkeypatch.setattr(steady_process, "TURN_S", 0.3)
+    stop, load = threading.Event(), ContinuousLoad(writers=4, style=style, raw=True)
+    record, lines = SteadyRecord(str(tmp_path), load), list[SteadyLine]()
+
+    class Told(StringIO):
+        def write(self, text: str) -> int:
+            lines.append(SteadyLine.of_plain(json.loads(text)))
+            record.take(lines[-1])
+            if len([line for line in lines if line.raw]) > 3 and lines[-1].raw is None:
+                stop.set()
+            return len(text)
+
+    with walkit.open(tmp_path / "log", options=load.options) as log:
+        steady_process.drive_until(
+            log, load, LineReporter(Told()), stop, steady_process.raws_of(str(tmp_path), load)
+        )
+    turns = [i for i, line in enumerate(lines) if line.raw is not None]
+    acked = [line.statistics.records_acked for line in lines]
+    assert len(turns) >= 4 and acked[0] == 0
+    for turn in turns[1:]:
+        raw = lines[turn].raw
+        assert raw is not None and raw.rounds == 5 and raw.lowest <= raw.writes_per_s <= raw.highest
+        assert acked[turn - 2] < acked[turn - 1] == acked[turn] < acked[turn + 1]
+    run = record.run()
+    assert run is not None and run.records == acked[-1] == run.timeline.records.sum()
+    assert run.duration_s == pytest.approx(run.timeline.width_s.sum())
 
 
 def test_a_modelled_volume_leaves_no_file(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ A driver makes a RunRecorder, gives each of its threads a ThreadRecorder, and ge
 loaded, compared and plotted. Histograms need the `measure` extra.
 """
 
-from walkit.measure.baseline import Baseline, RawRate, raw_baseline, raw_rate
+from walkit.measure.baseline import Baseline, RawRate, raw_baseline, raw_rates
 from walkit.measure.compare import compare, read_runs, settings_of
 from walkit.measure.frame_sample import FrameSample, FrameSampler
 from walkit.measure.health import HealthReport, doctor
@@ -46,7 +46,7 @@ __all__ = [
     "offered_per_s",
     "ratio_of",
     "raw_baseline",
-    "raw_rate",
+    "raw_rates",
     "read_runs",
     "settings_of",
 ]

@@ -11,6 +11,7 @@ import mmap
 import os
 import tempfile
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -25,6 +26,8 @@ from walkit.errors import StorageError
 from walkit.measure.histogram import LatencyHistogram
 from walkit.storage.file import DIRECT_BYTES, O_DIRECT
 
+ROUNDS = 5
+"""Newest rounds of which a rate is the median."""
 REGION_BYTES_MAX = 16 * 1024 * 1024
 """The loop goes round and round in at most this many pre-zeroed bytes (at least one block a thread)."""
 
@@ -124,32 +127,33 @@ class RawRate:
         return f"{self.writes_per_s:,.0f} writes/s of {what}: median of {self.rounds}, {spread}"
 
 
-def raw_rate(
+def raw_rates(
     directory: str | os.PathLike[str],
     *,
     block_bytes: int,
     threads: int = 1,
     direct: bool = False,
-    rounds: int = 5,
     seconds: float = 0.06,
-) -> RawRate:
-    """Return median and spread of several baselines of `seconds` each. Blocks; raises as `raw_baseline` does."""
-    if rounds < 1:
-        raise ValueError("rounds must be at least 1")
-    found = [
-        raw_baseline(directory, block_bytes=block_bytes, seconds=seconds, threads=threads, direct=direct)
-        for _ in range(rounds)
-    ]
-    rates = sorted(each.writes_per_s for each in found)
-    return RawRate(
-        writes_per_s=float(np.median(rates)),
-        lowest=rates[0],
-        highest=rates[-1],
-        rounds=rounds,
-        block_bytes=block_bytes,
-        threads=threads,
-        mode=found[0].mode,
-    )
+) -> Iterator[RawRate]:
+    """Yield, after each baseline of `seconds`, the median and spread of the newest five.
+
+    A load may take turns with it, so that both meet the device as it is then. Blocks; raises as `raw_baseline` does.
+    """
+    newest = deque[float](maxlen=ROUNDS)
+    while True:
+        found = raw_baseline(
+            directory, block_bytes=block_bytes, seconds=seconds, threads=threads, direct=direct
+        )
+        newest.append(found.writes_per_s)
+        yield RawRate(
+            writes_per_s=float(np.median(newest)),
+            lowest=min(newest),
+            highest=max(newest),
+            rounds=len(newest),
+            block_bytes=block_bytes,
+            threads=threads,
+            mode=found.mode,
+        )
 
 
 @contextmanager

@@ -13,13 +13,14 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Literal
 
 from packaging.requirements import Requirement
 from packaging.specifiers import SpecifierSet
 
 from walkit.errors import MissingExtraError, StorageError, WalkitError, how_to_install
-from walkit.measure.baseline import raw_rate
+from walkit.measure.baseline import ROUNDS, raw_rates
 from walkit.measure.machine import file_system
 from walkit.storage import FileStorage, LockHolder
 from walkit.storage.address import is_object_url, open_store
@@ -44,7 +45,7 @@ class Finding:
     """Advice; empty if nothing has to be done."""
 
 
-ROUNDS, ROUND_S, BLOCK_BYTES = 5, 0.2, 4096
+ROUND_S, BLOCK_BYTES = 0.2, 4096
 """The raw device: number and seconds of loops for each kind of write, and its bytes."""
 SPARK_S = 120.0
 """Time after which Spark counts as not starting."""
@@ -182,7 +183,8 @@ def _numbers(part: str, path: str) -> Finding:
 def _raw_device(part: str, path: str, *, direct: bool) -> Iterator[Finding]:
     name = "raw device past the page cache (O_DIRECT)" if direct else "raw device, synced 4 KiB writes"
     try:
-        rate = raw_rate(path, block_bytes=BLOCK_BYTES, direct=direct, rounds=ROUNDS, seconds=ROUND_S)
+        rates = raw_rates(path, block_bytes=BLOCK_BYTES, direct=direct, seconds=ROUND_S)
+        rate = next(islice(rates, ROUNDS - 1, None))
     except StorageError as error:
         if direct:
             yield _checked(part, name, f"does not work: {error}", "open logs here without direct_io", "note")

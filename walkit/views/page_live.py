@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from walkit._internal.html import Markup, tag
 from walkit.errors import OptionsError
-from walkit.plots import LiveSeries
 from walkit.plots.live_load import (
     SERIES_MAX,
     LoadSeries,
@@ -138,9 +137,6 @@ MEANINGS = {
     "frames in flight": "mean of the newest interval",
     "share of the raw device": "frames written per second, as a share of the bare device's durable writes per second",
 }
-
-OVER = 1.1
-"""A share above this says that the bare device was measured at a slower time."""
 
 
 class LoadView(View):
@@ -291,26 +287,20 @@ def cards_of(series: Sequence[LoadSeries], raw: Mapping[str, str]) -> list[Card]
         with np.errstate(divide="ignore", invalid="ignore"):
             share = live.frames_per_s / live.raw_per_s
         last = {name: _last(values) for name, values in live.columns().items()}
-        told = raw.get(one.label, "")
+        told = raw.get(one.label)
+        measured = f"raw: {told}" if told else "the raw device was not measured" if len(live) else ""
         for row, value, curve, note in (
             (0, _told(last["records_per_s"], count_text), live.records_per_s, ""),
             (1, _told(last["p99_us"] / 1e6, duration_text), live.p99_us, ""),
             (2, _told(last["frame_records"], count_text), live.frame_records, ""),
             (3, _told(last["in_flight"], count_text), live.in_flight, ""),
-            (4, _told(_last(share), "{:.0%}".format), share, _raw_note(live, told, _last(share))),
+            (4, _told(_last(share), "{:.0%}".format), share, measured),
         ):
             rows[row].append(CardRow(place=one.label, value=value, curve=curve, note=note))
     return [
         Card(title=title, meaning=meaning, rows=each)
         for (title, meaning), each in zip(MEANINGS.items(), rows, strict=True)
     ]
-
-
-def _raw_note(live: LiveSeries, told: str, share: float) -> str:
-    if not told:
-        return "the raw device was not measured" if len(live) else ""
-    faster = "; it is faster now than it was then: stop and start to measure again" if share > OVER else ""
-    return f"raw: {told}{faster}"
 
 
 def _last(values: np.ndarray[Any, np.dtype[np.float64]]) -> float:

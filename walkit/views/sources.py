@@ -219,8 +219,10 @@ class ChildSource:
 
     def _point(self, line: SteadyLine, start_ns: int) -> Point:
         last, time_s = self._last, (line.at_ns - start_ns) / 1e9
-        if last is None:
-            return Point(time_s)  # a gap to the points of an earlier child
+        if last is None or line.raw is not None:
+            return Point(
+                time_s
+            )  # a gap to the points before: of an earlier child, or of the bare device's turn
         point = point_between(
             last.statistics,
             line.statistics,

@@ -11,7 +11,7 @@ import os
 from collections import deque
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Self, get_args
 
 from walkit._internal.arguments import check_bool, check_choice, check_whole, refuse
 from walkit.config import MIB, Durability, LogOptions
@@ -60,7 +60,7 @@ class ContinuousLoad:
     device: str = ""
     """A disk of `walkit.models.PRESETS`: a volume as slow as that, in the child's memory. Empty: this disk."""
     raw: bool = False
-    """Measure the bare device before the first record."""
+    """Measure the bare device before the first record and, in a closed loop, again in turn with the writers."""
     seed: int = 7
     """Fixes values, arrivals and the modelled device's latencies."""
 
@@ -144,9 +144,22 @@ class SteadyLine:
     frames: FrameSample | None = None
     """The frames around the slowest one since the line before, or None."""
     raw: RawRate | None = None
-    """The rate of the bare device, in the line after its measurement."""
+    """The rate of the bare device, in the line after its measurement, during which nothing was appended."""
     queue: tuple[float, float] | None = None
     """How many records waited for their frame since the line before: their mean and the most; None if unknown."""
+
+    @classmethod
+    def of_plain(cls, said: dict[str, Any]) -> Self:
+        """Return the line that the child has written as JSON."""
+        return cls(
+            at_ns=said["at_ns"],
+            statistics=LogStatistics(**said["statistics"]),
+            latency=None if said["latency"] is None else LatencyHistogram.decode(said["latency"]),
+            events=tuple((at_ns, name, attributes) for at_ns, name, attributes in said["events"]),
+            frames=None if said.get("frames") is None else FrameSample.of_plain(said["frames"]),
+            raw=None if said.get("raw") is None else RawRate(**said["raw"]),
+            queue=said.get("queue"),
+        )
 
 
 class SteadyWriter(TalkingChild):
@@ -176,15 +189,7 @@ class SteadyWriter(TalkingChild):
         return self._statistics
 
     def _take(self, said: dict[str, Any]) -> None:
-        line = SteadyLine(
-            at_ns=said["at_ns"],
-            statistics=LogStatistics(**said["statistics"]),
-            latency=None if said["latency"] is None else LatencyHistogram.decode(said["latency"]),
-            events=tuple((at_ns, name, attributes) for at_ns, name, attributes in said["events"]),
-            frames=None if said.get("frames") is None else FrameSample.of_plain(said["frames"]),
-            raw=None if said.get("raw") is None else RawRate(**said["raw"]),
-            queue=said.get("queue"),
-        )
+        line = SteadyLine.of_plain(said)
         self._statistics = line.statistics
         self._lines.append(line)
         if self._on_line is not None:

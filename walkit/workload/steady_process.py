@@ -7,8 +7,10 @@ import random
 import threading
 from collections import deque
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import asdict
-from itertools import cycle
+from itertools import cycle, islice
+from math import inf
 from statistics import fmean
 from time import perf_counter_ns, sleep
 from typing import Any
@@ -16,7 +18,8 @@ from typing import Any
 from walkit.config import MIB
 from walkit.errors import StorageError
 from walkit.log.wal import WriteAheadLog
-from walkit.measure import FrameSampler, LatencyHistogram, RawRate, raw_rate
+from walkit.measure import FrameSampler, LatencyHistogram, RawRate, raw_rates
+from walkit.measure.baseline import ROUNDS
 from walkit.models.device import device_model
 from walkit.models.throttled import ThrottledStorage
 from walkit.objects.entrance import open_log
@@ -31,14 +34,14 @@ LINE_S = 0.25
 """Time between two lines."""
 QUEUE_LOOKS = 25
 """How often between two lines the length of the queue is read."""
-KEPT_BYTES_MAX = 128 * MIB
-"""Bytes of frames above which the older half of the log is trimmed."""
-KEPT_BYTES_MODELLED_MAX = 32 * MIB
-"""The same of a log on a modelled volume, which is in memory."""
+KEPT_BYTES_MAX = 64 * MIB
+"""Bytes of frames above which the older half of the log is trimmed; on a modelled volume they are in memory."""
 VALUES = 64
 """Different values that are written in turn."""
 NAP_S = 0.05
 """A writer that waits for a record to arrive looks this often whether it is to stop."""
+TURN_S = 10.0
+"""Time of a closed loop between two rounds of the bare device, while which its writers wait."""
 LATENCIES_MAX = 1_000_000
 """Latencies that are kept between two lines; older ones are dropped."""
 
@@ -56,16 +59,19 @@ class SteadyWriters:
         self._values = [pick.randbytes(load.record_bytes) for _ in range(VALUES)]
         self._due: Iterator[int] | None = None
         self._due_lock = threading.Lock()
-        count, target = (load.writers, self._write) if load.style == "threads" else (1, self._loop)
         if load.arrivals_per_s:
             self._due = OpenLoop(rate=load.arrivals_per_s).due_ns_for_ever(load.seed)
+        self._threads: list[threading.Thread] = []
+
+    def start(self) -> None:
+        """Begin to append, for the first time or after `stop`."""
+        load = self._load
+        count, target = (load.writers, self._write) if load.style == "threads" else (1, self._loop)
         self._threads = [
             threading.Thread(target=self._guard, args=(target,), name=f"writer-{i}", daemon=True)
             for i in range(count)
         ]
-
-    def start(self) -> None:
-        """Begin to append."""
+        self.stopped.clear()
         self._start_ns = perf_counter_ns()
         for thread in self._threads:
             thread.start()
@@ -127,9 +133,9 @@ class SteadyWriters:
             note(perf_counter_ns() - due_ns)
 
 
-def keep_small(log: WriteAheadLog, *, modelled: bool = False) -> None:
+def keep_small(log: WriteAheadLog) -> None:
     """Trim the older half of a log that has grown past its size."""
-    if log.statistics().log_bytes > (KEPT_BYTES_MODELLED_MAX if modelled else KEPT_BYTES_MAX):
+    if log.statistics().log_bytes > KEPT_BYTES_MAX:
         log.trim((log.first_lsn + log.durable_lsn) // 2)
 
 
@@ -138,14 +144,17 @@ def drive_until(
     load: ContinuousLoad,
     lines: LineReporter,
     stop: threading.Event,
-    raw: RawRate | None = None,
+    rounds: Iterator[RawRate],
 ) -> None:
-    """Drive the load until `stop`, with lines to the parent all along. Raises the writers' first error."""
+    """Drive the load until `stop`, with lines to the parent all along. Raises the writers' first error.
+
+    `rounds` are those of the bare device: some before the writers begin, then one in turn with a closed loop.
+    """
     writers = SteadyWriters(log, load)
     sampler = FrameSampler(in_order=load.ack_order == "append", synced=load.durability == "sync")
     waiting: deque[int] = deque()
 
-    def report(**more: Any) -> None:
+    def report(raw: RawRate | None = None) -> None:
         latencies, queue = taken(writers.latencies_ns), taken(waiting)
         frames = sampler.take()
         lines.write(
@@ -154,31 +163,42 @@ def drive_until(
             events=lines.take_events(),
             queue=(fmean(queue), max(queue)) if queue else None,
             frames=None if frames is None else frames.as_plain(),
-            **more,
+            **({} if raw is None else {"raw": asdict(raw)}),
         )
 
     lines.follow(log)
     log.observe_writes(sampler)
-    report(**({} if raw is None else {"raw": asdict(raw)}))
+    *_, raw = [None, *islice(rounds, ROUNDS)]
+    report(raw)
     writers.start()
+    # Arrivals do not wait for the device, and a model has no other rate later.
+    turn_s = inf if raw is None or not raw.rounds or load.arrivals_per_s else TURN_S
+    turn_ns = perf_counter_ns() + turn_s * 1e9
     while not stop.wait(LINE_S / QUEUE_LOOKS) and not writers.stopped.is_set():
         waiting.append(log.parts.core.pending_records)
         if len(waiting) == QUEUE_LOOKS:
+            turn = perf_counter_ns() > turn_ns
+            if turn:
+                writers.stop()
             report()
-            keep_small(log, modelled=bool(load.device))
+            keep_small(log)
+            if turn and not writers.errors:
+                report(next(rounds, raw))
+                writers.start()
+                turn_ns = perf_counter_ns() + turn_s * 1e9
     writers.stop()
     report()
     if writers.errors:
         raise writers.errors[0]
 
 
-def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
-    """Return the bare device's rate for frames of this load; None if the place has no room to measure it."""
+def raws_of(path: str, load: ContinuousLoad) -> Iterator[RawRate]:
+    """Yield the bare device's rate for frames of this load after each round; ends if the place has no room for it."""
     size, threads = load.expected_frame_bytes, load.in_flight
     if load.device:
         model = device_model(load.device)
         most = min(model.writes_per_s(size), threads * 1e6 / model.service_us(size))
-        return RawRate(
+        yield RawRate(
             writes_per_s=most,
             lowest=most,
             highest=most,
@@ -187,10 +207,9 @@ def raw_of(path: str, load: ContinuousLoad) -> RawRate | None:
             threads=threads,
             mode=model.name,
         )
-    try:
-        return raw_rate(path, block_bytes=size, threads=threads, direct=load.direct_io)
-    except StorageError:
-        return None  # the log itself reports a full disk
+        return
+    with suppress(StorageError):  # the log itself reports a full disk
+        yield from raw_rates(path, block_bytes=size, threads=threads, direct=load.direct_io)
 
 
 def volume_of(path: str, load: ContinuousLoad) -> Storage:
@@ -204,4 +223,4 @@ def drive(lines: LineReporter, path: str, load: dict[str, Any]) -> None:
     """Drive the load into the log at `path` until it is asked to stop."""
     stop, wanted = lines.leash(), ContinuousLoad(**load)
     with open_log(storage=volume_of(path, wanted), options=wanted.options) as log:
-        drive_until(log, wanted, lines, stop, raw_of(path, wanted) if wanted.raw else None)
+        drive_until(log, wanted, lines, stop, raws_of(path, wanted) if wanted.raw else iter(()))

@@ -50,6 +50,7 @@ class SteadyRecord:
         self._first: SteadyLine | None = None
         self._last: SteadyLine | None = None
         self._raw: RawRate | None = None
+        self._turns_ns = 0
         self._latency = LatencyHistogram()
         self._intervals: Downsampled[Interval] = Downsampled(_joined, INTERVALS_MAX)
         self._events: deque[RunEvent] = deque(maxlen=EVENTS_MAX)
@@ -61,24 +62,11 @@ class SteadyRecord:
             self._first = self._last = line
             self._started_at = datetime.now(UTC)
             return
-        begin_ns = self._first.at_ns
-        latency = line.latency
-        p50, p99, most = (
-            (nan, nan, nan)
-            if latency is None
-            else (latency.percentile(p) / 1000 for p in (50.0, 99.0, 100.0))
-        )
-        self._intervals.add(
-            Interval(
-                (self._last.at_ns - begin_ns) / 1e9,
-                (line.at_ns - begin_ns) / 1e9,
-                line.statistics.records_acked - self._last.statistics.records_acked,
-                p50,
-                p99,
-                most,
-                fine_counts(latency),
-            )
-        )
+        begin_ns, latency = self._first.at_ns, line.latency
+        if line.raw is None:
+            self._intervals.add(_interval(self._last, line, begin_ns))
+        else:
+            self._turns_ns += line.at_ns - self._last.at_ns  # the time of the bare device, not of the log
         if latency is not None:
             self._latency = LatencyHistogram.merged([self._latency, latency])
         self._events.extend(RunEvent((at - begin_ns) / 1e9, name, more) for at, name, more in line.events)
@@ -98,7 +86,7 @@ class SteadyRecord:
         return Run(
             name=load.short,
             started_at=self._started_at,
-            duration_s=(last.at_ns - first.at_ns) / 1e9,
+            duration_s=(last.at_ns - first.at_ns - self._turns_ns) / 1e9,
             records=frames.records,
             durability=load.durability,
             machine=MachineFacts.here(None if load.device else self._path),
@@ -123,6 +111,22 @@ class SteadyRecord:
             },
             walkit_version=walkit_version(),
         )
+
+
+def _interval(last: SteadyLine, line: SteadyLine, begin_ns: int) -> Interval:
+    latency = line.latency
+    p50, p99, most = (
+        (nan, nan, nan) if latency is None else (latency.percentile(p) / 1000 for p in (50.0, 99.0, 100.0))
+    )
+    return Interval(
+        (last.at_ns - begin_ns) / 1e9,
+        (line.at_ns - begin_ns) / 1e9,
+        line.statistics.records_acked - last.statistics.records_acked,
+        p50,
+        p99,
+        most,
+        fine_counts(latency),
+    )
 
 
 def _joined(earlier: Interval, later: Interval) -> Interval:
