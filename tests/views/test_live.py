@@ -16,10 +16,14 @@ import pytest
 import walkit
 from tests.plots.test_figures import make_run
 from walkit.errors import MissingExtraError
-from walkit.measure import LatencyHistogram, RunEvent
+from walkit.measure import LatencyHistogram, RawRate, RunEvent
+from walkit.metrics import LogStatistics
 from walkit.views import LiveView, LogSource, Point, Reading, live, recorded, sources
 from walkit.views.base import numbers_html, pn, sentence_html
 from walkit.views.history import detail_of
+from walkit.views.sources import ChildSource
+from walkit.workload import SteadyWriter
+from walkit.workload.steady import SteadyLine
 
 
 def curves(view: LiveView) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
@@ -45,6 +49,30 @@ def test_a_recorded_run_is_shown_as_it_was() -> None:
         assert "an acknowledged record may be lost" in view.status.object
         assert f"{run.latency['total'].percentile(50) / 1000:,.0f}" in view.numbers.object
         assert view.refresh() is False
+
+
+def test_the_turn_of_the_raw_device_is_a_gap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Four lines of a child, the third with a raw rate: a gap of the points there; the rate counts from then on."""
+    raw = RawRate(
+        writes_per_s=50, lowest=50, highest=50, rounds=1, block_bytes=512, threads=1, mode="O_DSYNC"
+    )
+    lines = [
+        SteadyLine(
+            at_ns=number * 10**9,
+            statistics=LogStatistics(frames_written=acked, records_acked=acked),
+            latency=None,
+            events=(),
+            raw=raw if number == 2 else None,
+        )
+        for number, acked in enumerate((0, 10, 10, 30))
+    ]
+    writer = SteadyWriter(tmp_path / "log")
+    monkeypatch.setattr(writer, "read", lambda: lines)
+    reading = ChildSource(writer).read()
+    rates = [(point.records_per_s, point.frames_per_s, point.raw_per_s) for point in reading.points]
+    nan = float("nan")
+    assert np.array_equal(rates, [(nan,) * 3, (10, 10, nan), (nan,) * 3, (20, 20, 50)], equal_nan=True)
+    assert "median of 1" in reading.raw
 
 
 def test_a_live_log_is_shown_through_its_statistics() -> None:

@@ -20,7 +20,7 @@ GROUPS = {
     "place": (ORANGE, ("position", "first_lsn", "records", "span", "durable_position", "sealed_us")),
     "sizes": (GREEN, ("footprint", "body_stored_bytes", "body_raw_bytes")),
     "checksums": (PURPLE, ("body_crc", "chain", "header_crc")),
-    "padding": ("#9a9a9a", ("padding", "unknown")),
+    "padding, unknown": ("#9a9a9a", ("padding", "unknown")),
     "body": (BLUE, ()),
 }
 """By group its colour, and its fields; the body has all others."""

@@ -219,7 +219,9 @@ def dress(
     describes the figure in a sentence or two, for people who do not see it: it is in `layout.meta["alt"]`, and without
     it the title is used. Texts are escaped here, except the title, which is HTML.
     """
-    facts = textwrap.wrap(" · ".join(subtitle), LINE_CHARACTERS)
+    # A line ends between two facts, unless one is long.
+    unbroken = [each.replace(" ", "\xa0") if len(each) < LINE_CHARACTERS / 2 else each for each in subtitle]
+    facts = [line.replace("\xa0", " ") for line in textwrap.wrap(" · ".join(unbroken), LINE_CHARACTERS)]
     banner = textwrap.wrap("⚠ " + "; ".join(warnings), LINE_CHARACTERS) if warnings else []
     lines = [f"<span style='font-size:12px'>{escape(line)}</span>" for line in facts]
     lines += [f"<span style='font-size:12px;color:{WARNING}'><b>{escape(line)}</b></span>" for line in banner]
