@@ -252,7 +252,12 @@ def test_verbose_prints_events(wanted: bool, tmp_path: Path, capsys: pytest.Capt
 @pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(
     ("typed", "found"),
-    [("walkit ins", "inspect"), ("walkit bench ", "recovery"), ("walkit bench write --peer", "--peers")],
+    [
+        ("walkit ins", "inspect"),
+        ("walkit bench ", "recovery"),
+        ("walkit bench write --peer", "--peers"),
+        ("walkit verify --q", "--quiet"),
+    ],
 )
 def test_a_shell_completes_commands_and_options(typed: str, found: str, run: Run) -> None:
     """Source the script in bash and ask for the completions of a line: the right names are among them."""

@@ -43,7 +43,7 @@ class Parser(argparse.ArgumentParser):
 
 def options_of(parser: argparse.ArgumentParser) -> list[str]:
     """Return the long options that the help of a command names."""
-    return list(dict.fromkeys(re.findall(r"--[a-z][a-z-]*", parser.format_usage())))
+    return re.findall(r"^  (?:-\w, )?(--[a-z][a-z-]*)", parser.format_help(), re.MULTILINE)
 
 
 class HelpLines(argparse.RawDescriptionHelpFormatter):

@@ -269,7 +269,7 @@ bench delta walkit.cli.bench:bench_delta
   + bench
 
 simulate
-  run real shells and cores in virtual time
+  run a replicated log through faults, in virtual time
   $ walkit simulate world --seed 1 --schedules 200
 
 simulate world walkit.cli.commands:simulate_world
