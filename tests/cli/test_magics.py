@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from contextlib import redirect_stdout
+from io import StringIO
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,14 +31,26 @@ def shell(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made.reset(new_session=False)  # type: ignore[no-untyped-call]
 
 
-def test_a_command_runs_as_a_line(shell: Any, tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
-    """Inspect a log and one that is missing: the report, and the exit code of the failure."""
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        ("inspect {log}", "LSN"),
+        ("inspect {log} --json", '"last_lsn": 1'),
+        ("verify {log}", "ok: 1 frame"),
+        ("dump {log} --format csv", "value"),
+        ("claims {log}", "claims"),
+        ("inspect {log}x", "exit code 3"),
+        ("inspect", "exit code 2"),
+    ],
+)
+def test_a_command_runs_as_a_line(shell: Any, tmp_path: Path, command: str, said: str) -> None:
+    """Look at a log, and miss one, on a standard output for text alone, as in a notebook: report, or exit code."""
     with walkit.open(tmp_path / "log") as log:
         log.append(b"value")
-    shell.run_line_magic("walkit", f"inspect {tmp_path / 'log'}")
-    assert "LSN" in capfd.readouterr().out
-    shell.run_line_magic("walkit", f"inspect {tmp_path / 'none'}")
-    assert "exit code 3" in capfd.readouterr().out
+    with redirect_stdout(StringIO()) as out:
+        shell.run_line_magic("walkit", command.format(log=tmp_path / "log"))
+    assert said in out.getvalue()
+    assert ("exit code" in out.getvalue()) == ("exit code" in said)
 
 
 def test_a_cell_drives_a_log(shell: Any) -> None:

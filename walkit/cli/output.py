@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import io
 import json
 import logging
 import math
@@ -118,11 +119,12 @@ def _painted(line: str, plain: bool) -> str:
     return line
 
 
-class _TextSink:
+class _TextSink(io.BufferedIOBase):
     """Standard output that takes only text, as in a notebook."""
 
-    def write(self, data: bytes) -> None:
-        sys.stdout.write(data.decode())
+    def write(self, data: Any) -> int:
+        sys.stdout.write(bytes(data).decode())
+        return len(data)
 
     def flush(self) -> None:
         sys.stdout.flush()
@@ -131,7 +133,7 @@ class _TextSink:
 def standard_output() -> BinaryIO:
     """Return standard output as a place for UTF-8 bytes, in any locale."""
     sys.stdout.flush()
-    return cast("BinaryIO", getattr(sys.stdout, "buffer", None) or _TextSink())
+    return getattr(sys.stdout, "buffer", None) or cast("BinaryIO", _TextSink())
 
 
 def print_lines(lines: Iterable[str]) -> None:
