@@ -164,7 +164,7 @@ MET: dict[str, tuple[Any, list[str]]] = {
     "trace": (Workload(source=ycsb("C", operations=9).stream()), ["9 operations"]),
     "device": (PRESETS["gp3"], ["Device gp3", "125,000,000", "3,000", "mean 700 µs"]),
     "fit": (PRESETS["gp3"].with_latency(MeasuredLatency((2.5,) * 101)), ["101 values", "mean 2.5 µs"]),
-    "timeline": (SOME_TIME, ["2 of 0.005 s", "0.01 s", "200; of a bucket 200 to 200", "9.0 µs"]),
+    "timeline": (SOME_TIME, ["2 of 0.005 s", "0.01 s", "at most 200", "9.0 µs"]),
     "nothing done": (NO_TIME, ["Timeline", "none"]),
     "frames": (FrameSummary.from_sizes([1, 3], [64, 128]), ["p50, p99, most", "2, 2.98, 3", "192", "96"]),
     "sums": (FrameSummary(frames=4, records=10, frame_bytes=256, padding_bytes=8), ["2.5", "64", "8"]),

@@ -78,6 +78,7 @@ def test_summary_agrees_with_its_parts() -> None:
     )
     assert "&lt;i&gt;" in run._repr_html_()
     assert "<i>" not in run._repr_html_()
+    assert run.timeline.picture() in run._repr_html_()
 
 
 def test_frame_summary_is_numpy_s() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -107,3 +108,20 @@ def test_impossible_samples_are_refused(
     """Negative times, counts below 1, lengths that differ and invalid widths raise ValueError."""
     with pytest.raises(ValueError, match="must"):
         Timeline.from_samples(completed, latency, records=records, duration_s=duration_s, bucket_s=bucket_s)
+
+
+@pytest.mark.parametrize(("buckets", "columns"), [(0, 1), (1, 1), (7, 7), (60, 60), (169, 60)])
+def test_a_picture_has_few_columns_of_its_rates(buckets: int, columns: int) -> None:
+    """Buckets of rising rates: at most sixty columns, the last of full height, each with its rate in words."""
+    rising = np.arange(buckets) * 10
+    line = Timeline(
+        start_s=np.arange(buckets, dtype=float),
+        width_s=np.ones(buckets),
+        records=rising,
+        **dict.fromkeys(("p50_us", "p99_us", "max_us"), np.ones(buckets)),
+    )
+    heights = [int(height) for height in re.findall(r";height:(\d+)px\"></span>", line.picture())]
+    assert len(heights) == columns and heights == sorted(heights)
+    assert heights[-1] == (48 if buckets > 1 else 0)
+    parts = np.array_split(rising, max(columns, 1)) if buckets else []
+    assert all(f"{part.mean():,.0f} records/s for {len(part):.2g} s" in line.picture() for part in parts)

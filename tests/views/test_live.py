@@ -21,9 +21,11 @@ from walkit.metrics import LogStatistics
 from walkit.views import LiveView, LogSource, Point, Reading, live, recorded, sources
 from walkit.views.base import numbers_html, pn, sentence_html
 from walkit.views.history import detail_of
-from walkit.views.sources import ChildSource
+from walkit.views.sources import ChildSource, RunSource
 from walkit.workload import SteadyWriter
 from walkit.workload.steady import SteadyLine
+
+WIDGET = "application/vnd.jupyter.widget-view+json"
 
 
 def curves(view: LiveView) -> dict[str, np.ndarray[tuple[int], np.dtype[np.float64]]]:
@@ -73,6 +75,24 @@ def test_the_turn_of_the_raw_device_is_a_gap(tmp_path: Path, monkeypatch: pytest
     nan = float("nan")
     assert np.array_equal(rates, [(nan,) * 3, (10, 10, nan), (nan,) * 3, (20, 20, 50)], equal_nan=True)
     assert "median of 1" in reading.raw
+
+
+def test_a_saved_cell_is_read_without_trust() -> None:
+    """The view of a Run and of a log in a cell: beside the widget is HTML of numbers, and the Run's figure."""
+    pytest.importorskip("anywidget")
+    run = make_run("a run", 1)
+    with walkit.open("memory://saved-cell") as log:
+        log.append(b"value")
+        log.sync()
+        for source, said, pictures in (
+            (RunSource(run), "a run", 1),
+            (LogSource(log), "memory://saved-cell", 0),
+        ):
+            view = LiveView(source, in_cell=True)
+            data, _ = view._repr_mimebundle_()
+            assert WIDGET in data and "0x" not in data["text/plain"]
+            assert said in data["text/html"] and data["text/html"].count("<img") == pictures
+            view.close()
 
 
 def test_a_live_log_is_shown_through_its_statistics() -> None:

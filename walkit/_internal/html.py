@@ -181,6 +181,17 @@ def bar(parts: Sequence[Part], marks: Iterable[Mark] = (), *, label: str | None 
     return tag("div", *cells, style=style, role="img", aria_label=label or f"bar of {len(parts):,} parts")
 
 
+def column_chart(heights: Sequence[tuple[float, str]], *, label: str) -> Markup:
+    """Return columns as high as their values, with `label` below; a text shows when its column is pointed at."""
+    most = max((value for value, _ in heights), default=0.0) or 1.0
+    look = f"display:inline-block;vertical-align:bottom;background-color:{BLUE};width:{100 / max(len(heights), 1):.3f}%"
+    cells = [
+        tag("span", title=text, style=f"{look};height:{value / most * 48:.0f}px") for value, text in heights
+    ]
+    style = "width:36em;max-width:100%;height:48px;line-height:48px;white-space:nowrap;overflow:hidden"
+    return tag("div", tag("div", *cells, style=style, role="img", aria_label=label), tag("small", label))
+
+
 def _cell(part: Part, units: float, continued: bool) -> Markup:
     """Return a part, or a piece of it; a piece that follows another has no edge."""
     if units <= 0 and continued:

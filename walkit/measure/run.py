@@ -321,13 +321,13 @@ class Run:
         return frame
 
     def _repr_html_(self) -> str:
-        """Render a compact table; its caveats are in red above it."""
+        """Render the throughput over time and a compact table; caveats are in red above them."""
         rows = [
             (name, _shown(value))
             for name, value in self.summary().items()
             if name not in ("name", "warnings", "interrupted", "failure") and value is not None
         ]
-        return tag("div", red_lines(self.warnings), tag("b", self.name), facts(rows))
+        return tag("div", red_lines(self.warnings), tag("b", self.name), self.timeline.picture(), facts(rows))
 
 
 def plain(value: object) -> Plain:

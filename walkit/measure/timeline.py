@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
-from walkit._internal.html import titled
+from walkit._internal.html import Markup, column_chart, tag, titled
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,6 +18,7 @@ Float64Array = npt.NDArray[np.float64]
 
 BUCKETS_WANTED = 200
 """A timeline that may choose its width has at most this many buckets."""
+PICTURE_COLUMNS = 60
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -112,6 +113,16 @@ class Timeline:
         """The middle of each bucket, where a plot puts its value."""
         return self.start_s + self.width_s / 2
 
+    def picture(self) -> Markup:
+        """Return the throughput over time as HTML: at most 60 columns, each the mean of a part of the time."""
+        shown = []
+        for part in np.array_split(np.arange(len(self)), max(min(len(self), PICTURE_COLUMNS), 1)):
+            width_s = float(self.width_s[part].sum())
+            rate = float(self.records[part].sum()) / width_s if width_s else 0.0
+            shown.append((rate, f"{rate:,.0f} records/s for {width_s:,.2g} s"))
+        most = max(rate for rate, _ in shown)
+        return column_chart(shown, label=f"records/s over {self.width_s.sum():,.3g} s, at most {most:,.0f}")
+
     def columns(self) -> dict[str, npt.NDArray[np.int64] | Float64Array]:
         """Return the arrays by name."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
@@ -144,16 +155,9 @@ class Timeline:
             ("time", f"{length_s:,.6g} s"),
             ("records", f"{records:,}"),
         ]
-        if records and length_s:
-            rate = self.records_per_s
-            facts.append(
-                (
-                    "records/s",
-                    f"{records / length_s:,.0f}; of a bucket {rate.min():,.0f} to {rate.max():,.0f}",
-                )
-            )
+        if records:
             facts.append(("longest latency", f"{np.nanmax(self.max_us):,.1f} µs"))
-        return titled("Timeline", facts)
+        return tag("div", self.picture(), titled("Timeline", facts))
 
 
 def round_width(duration_s: float, buckets: int = BUCKETS_WANTED) -> float:

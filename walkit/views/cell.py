@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from walkit.errors import MissingExtraError
-from walkit.plots import Figure
+from walkit.plots import Figure, figure_html
 
 try:
     import anywidget
@@ -55,6 +55,10 @@ class CellFace:
         """Show other figures."""
         self.widget.figures = f"[{','.join(drawing.to_json() for drawing in drawings)}]"
 
-    def mimebundle(self, **named: Any) -> Any:
-        """Return its view in a cell."""
-        return self.widget._repr_mimebundle_(**named)
+    def mimebundle(self, drawings: Iterable[Figure], **named: Any) -> Any:
+        """Return its view in a cell and, for a saved notebook that is not trusted, its text and `drawings` as HTML."""
+        found = self.widget._repr_mimebundle_(**named)
+        assert found is not None, "the widget is never closed"
+        data, metadata = found
+        still = self.widget.status + self.widget.numbers + "".join(map(figure_html, drawings))
+        return {**data, "text/html": still, "text/plain": "a live view"}, metadata

@@ -65,7 +65,10 @@ class LiveView(View):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         if self._cell is not None:
-            return self._cell.mimebundle(include=include, exclude=exclude)
+            lasting = (
+                self.drawings if isinstance(self.source, RunSource) else []
+            )  # others only plotly can draw
+            return self._cell.mimebundle(lasting, include=include, exclude=exclude)
         return super()._repr_mimebundle_(include, exclude)  # type: ignore[no-untyped-call]
 
     def refresh(self) -> bool:
