@@ -121,6 +121,22 @@ def test_bulks_put_during_a_check_leave_no_gap() -> None:
     assert report.ok is True and report.last_lsn == 24 and not report.notes
 
 
+def test_a_damaged_bulk_put_during_a_check_is_not_called_missing() -> None:
+    """Append two bulks, the first of them damaged, before the listing of a check: it is corrupt, and not missing."""
+    log = made()
+
+    def plan(request: ObjectRequest) -> None:
+        if request.method == "list_after" and log.place.lsn == 21 and not request.key.startswith("cursors"):
+            key = log.place.key
+            log.append([b"d"])
+            log.put(key, flipped(log.store.get(key).data, (BULK_HEADER_BYTES + 70) * 8))
+            log.append([b"e"])
+
+    report = examine_objects(log.store.client(plan), "verify")
+    (problem,) = report.problems
+    assert type(problem.error) is CorruptionError and log.place.lsn == 23
+
+
 def filled(base: MemoryObjectStore) -> None:
     with walkit.Store.open(base.client(), OPTIONS) as store:
         for n in range(8):

@@ -31,6 +31,21 @@ def test_an_unforeseen_error_is_on_the_page_and_its_stack_in_the_log(
     )
 
 
+def test_no_job_starts_while_the_session_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ask for a job before and after what closing cancels: it is refused, and closing waits for nothing."""
+    jobs, asked = Jobs("test"), list[Job | None]()
+    cancel = jobs.cancel
+
+    def beside() -> None:
+        asked.append(jobs.start("early", lambda _: None))
+        cancel()
+        asked.append(jobs.start("late", lambda _: None))
+
+    monkeypatch.setattr(jobs, "cancel", beside)
+    Task(jobs.close).result()
+    assert asked == [None, None] and "session has ended" in str(jobs.problem)
+
+
 def test_a_job_that_waits_for_the_worker_ends_with_the_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """Close before the worker has taken a job: it never runs, and counts as ended."""
     gate, taken = threading.Event(), thread._worker

@@ -258,7 +258,8 @@ class _Examination:
             for number in sorted((n for n in map(number_of_key, listed) if n is not None), reverse=True):
                 header = self.end.bulks.header(number)
                 if header is not None and header.promised_position > self.place.position:
-                    self._read_on()  # a writer that lives has put more since
+                    if (fault := self._read_on()) is not None:  # a writer that lives has put more since
+                        raise fault
                 if number <= self.place.number:
                     break  # and so are all the others
                 if header is not None and header.log_id != self.end.manifest.log_id:

@@ -210,6 +210,7 @@ class Jobs:
 
     def close(self) -> None:
         """Cancel the job under way, wait for its end, and take no more."""
+        self._worker.shutdown(wait=False)  # first: no job starts after the one that is cancelled
         self.cancel()
         self._worker.shutdown(wait=True)
 
