@@ -257,9 +257,9 @@ class _Examination:
         try:
             for number in sorted((n for n in map(number_of_key, listed) if n is not None), reverse=True):
                 header = self.end.bulks.header(number)
-                if header is not None and header.promised_position > self.place.position:
-                    if (fault := self._read_on()) is not None:  # a writer that lives has put more since
-                        raise fault
+                promises = header is not None and header.promised_position > self.place.position
+                if promises and (fault := self._read_on()):  # a writer that lives has put more since
+                    raise fault
                 if number <= self.place.number:
                     break  # and so are all the others
                 if header is not None and header.log_id != self.end.manifest.log_id:
