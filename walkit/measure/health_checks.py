@@ -46,7 +46,7 @@ class Finding:
 
 
 ROUND_S, BLOCK_BYTES = 0.2, 4096
-"""The raw device: number and seconds of loops for each kind of write, and its bytes."""
+"""The raw device: seconds of a loop, and bytes of a write."""
 SPARK_S = 120.0
 """Time after which Spark counts as not starting."""
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "firefox")

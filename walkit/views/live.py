@@ -65,9 +65,8 @@ class LiveView(View):
 
     def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> Any:
         if self._cell is not None:
-            lasting = (
-                self.drawings if isinstance(self.source, RunSource) else []
-            )  # others only plotly can draw
+            # Only plotly can draw the others.
+            lasting = self.drawings if isinstance(self.source, RunSource) else []
             return self._cell.mimebundle(lasting, include=include, exclude=exclude)
         return super()._repr_mimebundle_(include, exclude)  # type: ignore[no-untyped-call]
 

@@ -222,7 +222,7 @@ class ChildSource:
         if last is None or line.raw is not None:
             return Point(
                 time_s
-            )  # a gap to the points before: of an earlier child, or of the bare device's turn
+            )  # a gap to an earlier child's points, or to those before the bare device's turn
         point = point_between(
             last.statistics,
             line.statistics,

@@ -41,7 +41,7 @@ VALUES = 64
 NAP_S = 0.05
 """A writer that waits for a record to arrive looks this often whether it is to stop."""
 TURN_S = 10.0
-"""Time of a closed loop between two rounds of the bare device, while which its writers wait."""
+"""Time between two rounds of the bare device in a closed loop; its writers wait for a round."""
 LATENCIES_MAX = 1_000_000
 """Latencies that are kept between two lines; older ones are dropped."""
 
