@@ -16,9 +16,11 @@ from tests.support.examples import examples
 from tests.support.logs import headers, view_of
 from tests.support.makers import joined_flags
 from tests.support.stores import memory_store, state_or_border
+from tests.support.threads import Task
 from walkit.compaction.rewriter import FRAME_GOAL_RECORDS
 from walkit.errors import GapError, HistoryTrimmedError, LogClosedError
 from walkit.format.checksum import crc32c
+from walkit.format.file_names import COMPACTION_NEW_NAME, TRIM_NEW_NAME
 from walkit.format.frame import decode_frame
 from walkit.format.layout import FRAME_HEADER, SegmentFlag
 from walkit.format.manifest import SegmentRecord
@@ -349,6 +351,28 @@ def test_a_hold_or_a_trim_that_comes_meanwhile_is_heeded() -> None:
             named = {s.name for s in store.log.parts.manifest_store.current.segments}
             assert {n for n in storage.names() if n.endswith(".segment")} == named
         assert opened_state(storage) == state
+
+
+def test_a_segment_that_a_trim_copies_meanwhile_is_left_to_the_next_compaction() -> None:
+    """Compact between a trim's new watermark and its copy of the segment there: it ends, and the next one works."""
+    storage = CrashingStorage()
+    state = full_of_changes(storage)
+    faulty = FaultyStorage(storage)
+    with memory_store(faulty) as store:
+        store.checkpoint(trim=False)
+        first = store.log.parts.manifest_store.current.sealed[0]
+        copying = faulty.hang("create", TRIM_NEW_NAME)
+        trimming = Task(store.log.trim, first.last_lsn - 4)
+        assert copying.entered.wait(30)
+        surveyed = faulty.hang("create", COMPACTION_NEW_NAME)
+        compacting = Task(store.compact)
+        assert surveyed.entered.wait(30)
+        copying.release()
+        assert trimming.result().rewritten.bytes_after < trimming.result().rewritten.bytes_before
+        surveyed.release()
+        assert compacting.result().segments_rewritten == 0
+        assert store.compact().segments_rewritten > 0 and dict(store.items()) == state
+    assert opened_state(storage) == state
 
 
 def test_closing_ends_a_compaction() -> None:

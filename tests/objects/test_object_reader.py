@@ -12,6 +12,7 @@ import pytest
 
 import walkit
 from tests.objects.made_log import MadeLog
+from tests.objects.races import OPTIONS
 from tests.support.makers import flipped
 from tests.support.threads import Task
 from walkit.errors import (
@@ -168,6 +169,34 @@ def test_checkpoints_that_stay_faster_than_a_look_end_it() -> None:
         for _ in range(20):
             known = store.log.acked_lsn
             assert known <= log.last_lsn < store.log.acked_lsn + 1 and store.log.acked_lsn > known
+
+
+def test_a_trim_of_the_bulk_that_a_look_asks_for_is_not_the_end() -> None:
+    """Trim the bulk that a look asks for after a claim that it has reached: the look goes on to the log's end."""
+    base, armed = MemoryObjectStore(), [False]
+
+    def trim() -> None:
+        hold.advance(31)
+        store.checkpoint()
+
+    def plan(request: ObjectRequest) -> None:
+        if armed[0] and request.key == object_key(27):
+            armed[0] = False
+            Task(trim).result()
+
+    with walkit.Store.open(base.client(), OPTIONS) as store:
+        hold = store.log.hold("hold", 1)
+        store.put(b"k", b"")
+        with walkit.open(base.client(plan), "r") as log:
+            for number in range(2, 21):
+                store.put(b"k", b"%d" % number)
+            hold.advance(11)
+            store.checkpoint()
+            for number in range(21, 41):
+                store.put(b"k", b"%d" % number)
+            armed[0] = True
+            assert log.last_lsn == store.log.acked_lsn == 40 and not armed[0]
+            assert [record.lsn for record in log.read(35)] == [*range(35, 41)]
 
 
 def test_an_acknowledged_record_is_seen_however_quiet_the_log_was() -> None:

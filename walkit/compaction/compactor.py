@@ -183,7 +183,7 @@ class Compactor:
                         groups = self._plan(work)
                         break
                     except GapError:  # trimmed meanwhile: the rest is surveyed
-                        if self._low_watermark() == work.view.manifest.low_watermark:
+                        if self._after_trim().low_watermark == work.view.manifest.low_watermark:
                             raise
                 detail["segments"], detail["groups"] = len(work.segments), len(groups)
             total, done = sum(frame_bytes(g) for g in groups), 0
@@ -286,10 +286,10 @@ class Compactor:
             with clock.phase("rewrite"):
                 new = self._rewrite(work, group, selection)
         except GapError:
-            low = self._low_watermark()
-            if low == work.view.manifest.low_watermark:
-                raise
-            return group[-1].last_lsn <= low
+            now = self._after_trim()
+            if now.low_watermark == work.view.manifest.low_watermark and set(group) <= set(now.sealed):
+                raise  # else a trim has moved the watermark, or copied the segment that straddles it
+            return group[-1].last_lsn <= now.low_watermark
         if new is None:
             work.blocked |= selection.superseded
             work.kept += len(group)
@@ -308,10 +308,10 @@ class Compactor:
             )
         return outcome or group[-1].last_lsn <= self._manifest_store.current.low_watermark
 
-    def _low_watermark(self) -> int:
-        """Return it after a trim under way: on object storage, that is in the claims object before it is seen here."""
+    def _after_trim(self) -> Manifest:
+        """Return the manifest after a trim under way: on object storage, the claims object has that before it."""
         with self._claims.locked():
-            return self._manifest_store.current.low_watermark
+            return self._manifest_store.current
 
     def _rewrite(self, work: _Work, group: Group, selection: Selection) -> NewSegment | None:
         """Write the group under the temporary name, then under that of a new segment; None if it stays as it is."""

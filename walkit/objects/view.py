@@ -272,15 +272,15 @@ class ObjectEnd:
             for number in range(LOOKS_MAX):
                 was_behind, found = self._is_behind(), self._take_following()
                 self._quiet = 0 if found else self._quiet + 1
-                if number and was_behind and not self._is_behind():
-                    break  # all is there of which the claims spoke: later ones speak of later records
+                # All is there of which the claims spoke; later ones speak of later records.
+                caught_up = number > 0 and was_behind and not self._is_behind()
                 place, is_due = self._place, self._quiet % LOOK_EVERY == 1
                 if exact or is_due or was_behind:
                     self._read_floor()
                 if is_due:
                     self._read_manifest()
-                if self._place == place and not self._is_behind():
-                    break
+                if self._place == place and (caught_up or not self._is_behind()):
+                    break  # no trim has taken the bulk that is absent: this is the end
                 if self._place == place and was_behind and not found:
                     raise self.missing(place.number + 1, place.lsn + 1)
             else:  # what was missing had been trimmed, each time
