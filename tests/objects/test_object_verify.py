@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +15,14 @@ from tests.objects.races import objects_of, store_with
 from tests.support.makers import flipped
 from tests.support.threads import Task
 from walkit.commit.policy import OneRecordPerFrame
-from walkit.errors import CorruptionError, DivergenceError, LogNotFoundError, SegmentMissingError
+from walkit.errors import (
+    CorruptionError,
+    DivergenceError,
+    HistoryTrimmedError,
+    LogNotFoundError,
+    SegmentMissingError,
+    SnapshotError,
+)
 from walkit.objects.layout import BULK_HEADER_BYTES, BulkHeader, object_key
 from walkit.objects.verify import examine_objects
 from walkit.recovery.scan_report import Verdict
@@ -179,9 +188,53 @@ def test_a_log_is_ok_beside_a_trim_or_a_compaction(act: Callable[[MemoryObjectSt
         for task in done:  # the request may be one that was read ahead and is not waited for
             task.result()
         assert report.ok is True, (number, report.problems)
+        assert not any("another history" in note for note in report.notes)
         if not done:
             break
     assert number > 10
+
+
+@pytest.mark.parametrize("act", [walkit.Store.snapshot, walkit.Store.checkpoint])
+@pytest.mark.parametrize("check", [walkit.verify, walkit.scan])
+def test_a_snapshot_that_is_written_again_meanwhile_is_read_again(
+    act: Callable[[walkit.Store], object], check: Callable[..., walkit.ScanReport]
+) -> None:
+    """Write a snapshot of the same LSN while it is read: its object is another one now, and the log is good."""
+    base, done = MemoryObjectStore(), list[Task]()
+    with walkit.Store.open(base.client(), OPTIONS) as store:
+        store.put(b"k", b"v")
+        store.snapshot()
+
+        def plan(request: ObjectRequest) -> None:
+            if request.method == "get_range" and request.key.startswith("files/") and not done:
+                done.append(Task(act, store))
+                done[0].result()
+
+        report = check(base.client(plan))
+        assert done and report.ok is True and report.problems == ()
+
+
+@pytest.mark.parametrize(("in_folder", "foreign"), [(True, False), (True, True), (False, True)])
+def test_a_lost_state_is_a_problem(tmp_path: Path, in_folder: bool, foreign: bool) -> None:
+    """Take the only snapshot of a trimmed log away, or put another log's in its place: the state is lost."""
+    places: list[Any] = [tmp_path / "a", tmp_path / "b"] if in_folder else [MemoryObjectStore() for _ in "ab"]
+    for place in places:
+        with walkit.Store.open(place, OPTIONS) as store:
+            store.put(b"k", b"v")
+            store.checkpoint()
+        assert walkit.verify(place).ok is True
+    if in_folder:
+        mine, other = (next(place.glob("snapshot-*")) for place in places)
+        other.replace(mine) if foreign else mine.unlink()
+    else:
+        held = [objects_of(place) for place in places]
+        mine, other = (next(key for key in each if key.startswith("files/")) for each in held)
+        places[0] = store_with({**held[0], mine: held[1][other]})
+    report = walkit.verify(places[0])
+    (problem,) = report.problems
+    assert type(problem.error) is HistoryTrimmedError and report.ok is False
+    with pytest.raises((HistoryTrimmedError, SnapshotError)):
+        walkit.Store.open(places[0], OPTIONS)
 
 
 def test_a_compacted_segment_that_is_gone_is_missing() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from errno import ENOENT
 from itertools import pairwise
 from typing import Literal
 
@@ -17,6 +18,7 @@ from walkit._internal.text import counted
 from walkit.errors import (
     CorruptionError,
     FormatVersionError,
+    HistoryTrimmedError,
     NotALogError,
     SegmentMissingError,
     StorageError,
@@ -24,6 +26,7 @@ from walkit.errors import (
 )
 from walkit.format.durable_slot import decode_slots
 from walkit.format.file_names import claim_of_name, cursor_of_name, is_temporary_name, lsn_of_name
+from walkit.format.frame import FrameIdentity
 from walkit.format.layout import (
     ALIGNMENT_DIRECT,
     DURABLE_SLOT_STRIDE,
@@ -393,28 +396,43 @@ def _add_orphan(
 def check_snapshots(storage: Storage, manifest: Manifest, notes: list[str]) -> list[Problem]:
     """Read each snapshot of this history whole, and return a problem for each damaged one.
 
-    After a trim the state may rest on it. One of another history is never used, which is noted.
+    After a checkpoint's trim, which `manifest` has, the state rests on one: it is a problem if none is whole. One of
+    another history is never used, which is noted. If one is replaced meanwhile, all are read again.
     """
-    problems = []
-    for name in storage.names():
-        lsn = lsn_of_name(name)
-        if lsn is None:
-            continue
-        try:
-            file = storage.open(name, "read")
+    for attempts_left in reversed(range(ATTEMPTS)):
+        listed = {name: lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None}
+        now = manifest_of(storage)[0]  # read afterwards, it has the history of each that is listed
+        whole, foreign, faults = list[int](), list[str](), dict[str, WalkitError]()
+        for name, lsn in listed.items():
             try:
-                info = read_header(file)
-                if info.identity != identity_at(manifest, lsn):
-                    notes.append(f"{name} belongs to another history: not read, and never used")
-                    continue
-                for _ in read_frames(file, info):
-                    pass
-            finally:
-                file.close()
-        except (StorageError, CorruptionError, FormatVersionError) as error:
-            if name in storage.names():  # a checkpoint may have removed it since
-                problems.append(Problem.of(error, segment=name))
-    return problems
+                if _is_of(storage, name, identity_at(now, lsn)):
+                    whole.append(lsn)
+                else:
+                    foreign.append(f"{name} belongs to another history: not read, and never used")
+            except (StorageError, CorruptionError, FormatVersionError) as error:
+                faults[name] = error
+        replaced = [e for e in faults.values() if isinstance(e, StorageError) and e.errno == ENOENT]
+        if not replaced or not attempts_left:
+            break
+    notes += foreign
+    needed_lsn = manifest.low_watermark if manifest.checkpoint_lsn else 0
+    if not faults and max(whole, default=0) < needed_lsn:
+        faults[MANIFEST_NAME] = HistoryTrimmedError(1, needed_lsn + 1)
+    return [Problem.of(error, segment=name) for name, error in faults.items()]
+
+
+def _is_of(storage: Storage, name: str, history: FrameIdentity) -> bool:
+    """Read a snapshot whole; False, and only its header is read, if it belongs to another history."""
+    file = storage.open(name, "read")
+    try:
+        info = read_header(file)
+        if info.identity != history:
+            return False
+        for _ in read_frames(file, info):
+            pass
+    finally:
+        file.close()
+    return True
 
 
 def note_other_files(results: ScanResults) -> None:

@@ -172,8 +172,8 @@ def drive_until(
     report(raw)
     writers.start()
     # Arrivals do not wait for the device, and a model has no other rate later.
-    turn_s = inf if raw is None or not raw.rounds or load.arrivals_per_s else TURN_S
-    turn_ns = perf_counter_ns() + turn_s * 1e9
+    is_alone = raw is None or not raw.rounds or load.arrivals_per_s > 0
+    turn_ns = inf if is_alone else perf_counter_ns() + TURN_S * 1e9
     while not stop.wait(LINE_S / QUEUE_LOOKS) and not writers.stopped.is_set():
         waiting.append(log.parts.core.pending_records)
         if len(waiting) == QUEUE_LOOKS:
@@ -183,9 +183,10 @@ def drive_until(
             report()
             keep_small(log)
             if turn and not writers.errors:
-                report(next(rounds, raw))
+                found = next(rounds, None)
+                turn_ns = inf if found is None else perf_counter_ns() + TURN_S * 1e9
+                report(found)
                 writers.start()
-                turn_ns = perf_counter_ns() + turn_s * 1e9
     writers.stop()
     report()
     if writers.errors:

@@ -62,11 +62,11 @@ class SteadyRecord:
             self._first = self._last = line
             self._started_at = datetime.now(UTC)
             return
+        if line.raw is not None:
+            self._turns_ns += line.at_ns - self._last.at_ns  # not time of the Run
         begin_ns, latency = self._first.at_ns + self._turns_ns, line.latency
         if line.raw is None:
             self._intervals.add(_interval(self._last, line, begin_ns))
-        else:
-            self._turns_ns += line.at_ns - self._last.at_ns  # not time of the Run
         if latency is not None:
             self._latency = LatencyHistogram.merged([self._latency, latency])
         self._events.extend(RunEvent((at - begin_ns) / 1e9, name, more) for at, name, more in line.events)
