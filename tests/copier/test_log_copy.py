@@ -37,6 +37,7 @@ from walkit.models import CrashingStorage, FaultyStorage
 from walkit.models.faults import OperationName
 from walkit.read.reader import ReaderView, reader_view_of
 from walkit.read.view import LogView
+from walkit.recovery.log_scan import read_durable_slot
 from walkit.replication.logs.plan_check import gather_plan
 from walkit.replication.logs.source import source_of
 from walkit.replication.primary.bootstrap_plan import BootstrapFiles, SnapshotChecks
@@ -523,3 +524,27 @@ def test_a_copier_touches_nothing_in_a_folder_that_took_the_name(
     with pytest.raises(StorageError):
         walkit.copy(tmp_path / "log", tmp_path / "copy")
     assert os.listdir(partial) == ["precious"] and not (tmp_path / "copy").exists()
+
+
+def test_a_copy_beside_checkpoints_promises_no_more_than_it_has(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Put and checkpoint between each reading of the durable slot and the manifest: the copy opens, and is intact."""
+    looks = list[int]()
+    with walkit.Store.open(tmp_path / "log") as store:
+
+        def slot_then_checkpoint(storage: Storage) -> object:
+            slot = read_durable_slot(storage)
+            looks.append(store.put(b"k", b"%d" % len(looks)).last_lsn)
+            store.checkpoint()
+            return slot
+
+        store.put(b"k", b"")
+        store.checkpoint()
+        monkeypatch.setattr("walkit.read.reader.read_durable_slot", slot_then_checkpoint)
+        copied = walkit.copy(tmp_path / "log", tmp_path / "copy")
+        monkeypatch.undo()
+    assert looks and copied.last_lsn < looks[-1]
+    assert walkit.verify(tmp_path / "copy").ok is True
+    with walkit.Store.open(tmp_path / "copy") as store:
+        assert store.log.acked_lsn == copied.last_lsn and list(store) == [b"k"]

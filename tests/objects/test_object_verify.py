@@ -194,24 +194,32 @@ def test_a_log_is_ok_beside_a_trim_or_a_compaction(act: Callable[[MemoryObjectSt
     assert number > 10
 
 
-@pytest.mark.parametrize("act", [walkit.Store.snapshot, walkit.Store.checkpoint])
+def put_and_checkpoint(store: walkit.Store) -> None:
+    store.put(b"new", b"")
+    store.checkpoint()
+
+
+@pytest.mark.parametrize("act", [walkit.Store.snapshot, walkit.Store.checkpoint, put_and_checkpoint])
 @pytest.mark.parametrize("check", [walkit.verify, walkit.scan])
-def test_a_snapshot_that_is_written_again_meanwhile_is_read_again(
-    act: Callable[[walkit.Store], object], check: Callable[..., walkit.ScanReport]
+@pytest.mark.parametrize("times", [1, 100])
+def test_a_snapshot_may_be_replaced_while_it_is_read(
+    act: Callable[[walkit.Store], object], check: Callable[..., walkit.ScanReport], times: int
 ) -> None:
-    """Write a snapshot of the same LSN while it is read: its object is another one now, and the log is good."""
+    """Replace a snapshot while it is read, once or each time: its object is another one now, and the log is good."""
     base, done = MemoryObjectStore(), list[Task]()
     with walkit.Store.open(base.client(), OPTIONS) as store:
         store.put(b"k", b"v")
-        store.snapshot()
+        store.checkpoint()
+        hold = store.log.hold("hold", store.log.first_lsn)
 
         def plan(request: ObjectRequest) -> None:
-            if request.method == "get_range" and request.key.startswith("files/") and not done:
+            if request.method == "get_range" and request.key.startswith("files/") and len(done) < times:
                 done.append(Task(act, store))
-                done[0].result()
+                done[-1].result()
 
         report = check(base.client(plan))
         assert done and report.ok is True and report.problems == ()
+        hold.release()
 
 
 @pytest.mark.parametrize(("in_folder", "foreign"), [(True, False), (True, True), (False, True)])

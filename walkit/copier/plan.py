@@ -99,7 +99,8 @@ def planned_manifest(
         segments=tuple(records),
         end=end,
         low_watermark=low,
-        checkpoint_lsn=snapshot_lsn or manifest.checkpoint_lsn,
+        # The manifest may be newer than the end, which is read before it: no newer checkpoint is in the copy.
+        checkpoint_lsn=min(snapshot_lsn or manifest.checkpoint_lsn, end.last_lsn),
         **gaps_where(manifest, lambda g: start <= g.start_position and g.end_position <= end.position),
         extra=shared_facts(extra or {}),
     )

@@ -397,42 +397,50 @@ def check_snapshots(storage: Storage, manifest: Manifest, notes: list[str]) -> l
     """Read each snapshot of this history whole, and return a problem for each damaged one.
 
     After a checkpoint's trim, which `manifest` has, the state rests on one: it is a problem if none is whole. One of
-    another history is never used, which is noted. If one is replaced meanwhile, all are read again.
+    another history is never used, which is noted.
     """
-    for attempts_left in reversed(range(ATTEMPTS)):
-        listed = {name: lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None}
-        now = manifest_of(storage)[0]  # read afterwards, it has the history of each that is listed
-        whole, foreign, faults = list[int](), list[str](), dict[str, WalkitError]()
-        for name, lsn in listed.items():
-            try:
-                if _is_of(storage, name, identity_at(now, lsn)):
-                    whole.append(lsn)
-                else:
-                    foreign.append(f"{name} belongs to another history: not read, and never used")
-            except (StorageError, CorruptionError, FormatVersionError) as error:
-                faults[name] = error
-        replaced = [e for e in faults.values() if isinstance(e, StorageError) and e.errno == ENOENT]
-        if not replaced or not attempts_left:
-            break
-    notes += foreign
+    listed = {name: lsn for name in storage.names() if (lsn := lsn_of_name(name)) is not None}
+    now = manifest_of(storage)[0]  # read afterwards, it has the history of each that is listed
+    newest, was_replaced, faults = 0, False, dict[str, WalkitError]()
+    for name, lsn in listed.items():
+        try:
+            found = _read_snapshot(storage, name, identity_at(now, lsn))
+        except (StorageError, CorruptionError, FormatVersionError) as error:
+            faults[name] = error
+            continue
+        newest = max(newest, lsn if found == "whole" else 0)
+        was_replaced |= found == "replaced"
+        if found == "foreign":
+            notes.append(f"{name} belongs to another history: not read, and never used")
     needed_lsn = manifest.low_watermark if manifest.checkpoint_lsn else 0
-    if not faults and max(whole, default=0) < needed_lsn:
+    if newest < needed_lsn and not was_replaced and not faults:
         faults[MANIFEST_NAME] = HistoryTrimmedError(1, needed_lsn + 1)
     return [Problem.of(error, segment=name) for name, error in faults.items()]
 
 
-def _is_of(storage: Storage, name: str, history: FrameIdentity) -> bool:
-    """Read a snapshot whole; False, and only its header is read, if it belongs to another history."""
-    file = storage.open(name, "read")
-    try:
-        info = read_header(file)
-        if info.identity != history:
-            return False
-        for _ in read_frames(file, info):
-            pass
-    finally:
-        file.close()
-    return True
+def _read_snapshot(
+    storage: Storage, name: str, history: FrameIdentity
+) -> Literal["whole", "foreign", "replaced"]:
+    """Read a snapshot whole, or the header of a foreign one; "replaced" if a writer replaced it each time."""
+    missing = ""
+    for _ in range(ATTEMPTS):
+        try:
+            file = storage.open(name, "read")
+            try:
+                info = read_header(file)
+                if info.identity != history:
+                    return "foreign"
+                for _ in read_frames(file, info):
+                    pass
+                return "whole"
+            finally:
+                file.close()
+        except StorageError as error:
+            # The same object is missing again, though it is the snapshot.
+            if error.errno != ENOENT or (f"{error}" == missing and name in storage.names()):
+                raise
+            missing = f"{error}"
+    return "replaced"
 
 
 def note_other_files(results: ScanResults) -> None:
