@@ -220,9 +220,8 @@ class ChildSource:
     def _point(self, line: SteadyLine, start_ns: int) -> Point:
         last, time_s = self._last, (line.at_ns - start_ns) / 1e9
         if last is None or line.raw is not None:
-            return Point(
-                time_s
-            )  # a gap to an earlier child's points, or to those before the bare device's turn
+            # A gap to an earlier child's points, or to those before the bare device's turn.
+            return Point(time_s)
         point = point_between(
             last.statistics,
             line.statistics,
